@@ -41,17 +41,16 @@ class Consumers:
         processes: int = 1,
         threads: int = 4,
         drain: bool = False,
-        sharing: int = 1,
         ahead: int | None = None,
         metrics_port: int | None = None,
         url: str = "",
     ) -> ManageCommand:
-        """Start them; processes=0: without a supervisor; sharing: of the topic "sliced"; ahead: they take themselves
-        for busy ones, whose claims may be so many offsets ahead."""
+        """Start them; processes=0: without a supervisor; ahead: they take themselves for busy ones, whose
+        claims may be so many offsets ahead."""
         words = [f"--topic={topic}" for topic in topics] + [f"--processes={processes}", f"--threads={threads}"]
         words += ["--drain"] if drain else []
         words += [] if metrics_port is None else [f"--metrics-port={metrics_port}"]
-        env = {"SQLQUEUE": json.dumps(self._options), "SHARING": str(sharing)}
+        env = {"SQLQUEUE": json.dumps(self._options)}
         env |= {} if ahead is None else {"STEADY": str(ahead)}
         env |= {"DATABASE_URL": url} if url else {}
         return self._manage("runconsumers", *words, env=env)

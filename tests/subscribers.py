@@ -70,7 +70,7 @@ class RunningSubscriber:
 
     def holding(self) -> set[int]:
         """The partitions that it holds, of all its topics."""
-        return {partition for _, _, partition, _ in self.subscriber.ownership.leases()}
+        return {partition for _, _, partition in self.subscriber.ownership.leases()}
 
     def start(self) -> None:
         """Return when its groups are registered and it is heard of."""

@@ -13,7 +13,6 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, GROUP_LENGTH, ID_LENGTH, KEY_
 from sqlqueue.core.setting.queue import DURATIONS, MOST_PAYLOAD, MOST_PREFETCH, MOST_THREADS, TOKEN
 from sqlqueue.core.setting.shards import MOST_SHARDS, SHARD_LENGTH
 from sqlqueue.core.setting.topics import MOST_PARTITIONS, MOST_PRIORITIES
-from sqlqueue.core.slices import MOST_SLICES
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE
 from sqlqueue.models.work_item import USER_LENGTH
 from sqlqueue.operations.requests import LEAST_RATE, MOST_RATE
@@ -65,7 +64,6 @@ def test_a_length_of_time(name: str, bounds: tuple[float, float]) -> None:
         ("batch_size", MOST_OF_A_BATCH),
         ("commit_every", MOST_OF_A_BATCH),
         ("concurrency_limit", MOST_AT_ONCE),
-        ("sharing", MOST_SLICES),
         ("SHARDS", MOST_SHARDS),
     ],
 )

@@ -127,7 +127,6 @@ OF_CONSUMERS: dict[str, list[Any]] = {
     "retry_budget": [5, "", b"x", [], "0/s", "10", "1.5/s", "10/y"],
     "concurrency_limit": [value for value in [*NO_WHOLE, 0, 2_000_000] if value is not None],
     "concurrency_limit_per_key": [value for value in [*NO_WHOLE, 0, 2_000_000] if value is not None],
-    "sharing": [*NO_WHOLE, None, 0],
     "start": [*NO_TEXTS, "now"],
     "payload_type": [5, "", b"x", [], {}, "no.such.Type", "json", threading.Lock],
     "upcast": [5, "x", [], {}, {0: str}, {"1": str}, {1: "x"}, {1: str}],

@@ -84,7 +84,6 @@ class FlowForm(forms.Form):
     )
 
     def __init__(self, group: ConsumerGroup, data: Mapping[str, Any] | None = None):
-        self._sharing = group.sharing
         self.declared, self.present = options(group.flow), options(group.flow_overrides)
         current = {**self.declared, **self.present}
         super().__init__(data, initial={**current, **{f"override_{name}": name in self.present for name in OPTIONS}})
@@ -99,9 +98,6 @@ class FlowForm(forms.Form):
             checked_flow({name: value}, problems)
             for problem in problems:
                 self.add_error(name, problem)
-        if self._sharing > 1 and self.overrides.get("concurrency_limit_per_key") is not None:
-            text = _("The group shares its partitions, so the messages of a key are with several processes.")
-            self.add_error("concurrency_limit_per_key", text)
         return self.cleaned_data
 
     @property

@@ -1,4 +1,4 @@
-"""Leases: the owner of each partition of each group, or of each slice where it shares them."""
+"""Leases: the owner of each partition of each group."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ STATES = {FREE: _("free"), EXPIRED: _("expired"), HELD: _("held"), WAITING: _("w
 class LeaseAdmin(SectionedAdmin):
     """The list of leases: free ones first, then expired ones."""
 
-    list_display = ("consumer_group", "topic", "partition", "slice", "state", "holder", "valid_until", "fencing_token")
+    list_display = ("consumer_group", "topic", "partition", "state", "holder", "valid_until", "fencing_token")
     search_fields = ("=holder",)
-    key = ("topic", "consumer_group", "partition", "slice")
+    key = ("topic", "consumer_group", "partition")
 
     def sections(self) -> Sequence[Q]:
         """Return the conditions for free, expired, held and waiting leases."""

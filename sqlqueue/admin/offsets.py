@@ -1,4 +1,4 @@
-"""Offsets: the position and the watermark of each group in each partition, or each slice where it shares them."""
+"""Offsets: the position and the watermark of each group in each partition."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ class OffsetAdmin(SectionedAdmin):
         "topic",
         "partition",
         "priority",
-        "slice",
         "offset_acked",
         "position",
         "claimed_to",
@@ -25,4 +24,4 @@ class OffsetAdmin(SectionedAdmin):
         "fencing_token",
     )
     search_fields = ("=topic",)
-    key = ("topic", "consumer_group", "partition", "priority", "slice")
+    key = ("topic", "consumer_group", "partition", "priority")

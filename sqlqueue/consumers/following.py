@@ -73,7 +73,7 @@ class Following:
 
     def already_read(self, ref: PartitionRef, read: Read) -> Found | None:
         """Return what a read would find, if that was read, and it may bring as much."""
-        if not self._messages or read.start < self._above or read.looks or read.sift is not None or ref.slices > 1:
+        if not self._messages or read.start < self._above or read.looks or read.sift is not None:
             return None
         stream = (ref.topic, ref.partition, ref.priority)
         some = self._messages.get(stream, [])

@@ -41,7 +41,6 @@ class SharedOptions(TypedDict, total=False):
     concurrency_limit: int | None
     concurrency_limit_per_key: int | None
     retry_budget: str | None
-    sharing: int
 
 
 class HandlerOptions(SharedOptions, total=False):

@@ -10,15 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from django.dispatch import Signal
 
 from sqlqueue.consumers.subscription import Subscription
-from sqlqueue.core.cohorts import GroupTopic
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.partition.ref import GroupTopic
 from sqlqueue.core.partition_numbers import Numbers
-from sqlqueue.core.slices import leased_by
 from sqlqueue.database import clock
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.leases import release, sharing
+from sqlqueue.leases import release
 from sqlqueue.leases.acquire import AT_ONCE, acquire_leases
 from sqlqueue.leases.assignment import Balance, Balancer, Holding
 from sqlqueue.log.groups import served
@@ -26,7 +25,6 @@ from sqlqueue.signals import announce, lease_acquired, lease_lost, lease_release
 
 logger = logging.getLogger("sqlqueue")
 
-Lease = tuple[int, int]  # (partition, slice)
 # Why a lease was lost.
 TAKEN_OVER = "its token is stale: another process has it, since this one renewed too late, or the group was moved"
 SERVER_CHANGED = "the database server was started again, or another one has taken its place"
@@ -55,7 +53,6 @@ class Ownership:
         self.lost: Callable[[Iterable[HeldLease]], None] = self.lose  # called for leases that others have revoked
         self.withdrawn: frozenset[GroupTopic] = frozenset()  # left to others; the lease renewer reads it
         self._several_since: float | None = None
-        self._asked_since: dict[tuple[str, str], float] = {}  # since when a change of a group's slices has been due
         self._balancer = Balancer(alias, subscriber, lease_duration)
         self._by_group_topic = {subscription.group_topic: subscription for subscription in subscriptions}
 
@@ -86,7 +83,7 @@ class Ownership:
     def may_dispatch(self, assigned: AssignedPartition) -> bool:
         """Return whether deliveries of a partition may start: its group neither rests nor leaves it."""
         subscription = self.of(assigned)
-        return not subscription.resting and assigned.ref.lease_number not in subscription.leaving
+        return not subscription.resting and assigned.ref.partition not in subscription.leaving
 
     def assigned_partitions(self) -> list[AssignedPartition]:
         """Return every partition that is owned now, the most urgent priorities first."""
@@ -101,14 +98,13 @@ class Ownership:
     def _has_priorities(self) -> bool:
         return any(subscription.priorities > 1 for subscription in self.subscriptions)
 
-    def leases(self) -> dict[tuple[str, str, int, int], list[HeldLease]]:
-        """Return the leases that are held by (group, topic, partition, slice), one for each priority; from any
-        thread."""
-        held: dict[tuple[str, str, int, int], list[HeldLease]] = defaultdict(list)
+    def leases(self) -> dict[tuple[str, str, int], list[HeldLease]]:
+        """Return the leases that are held by (group, topic, partition), one for each priority; from any thread."""
+        held: dict[tuple[str, str, int], list[HeldLease]] = defaultdict(list)
         for subscription in self.subscriptions:
             for lease in list(subscription.leases.values()):
                 ref = lease.ref
-                held[ref.group, ref.topic, ref.partition, ref.slice].append(lease)
+                held[ref.group, ref.topic, ref.partition].append(lease)
         return held
 
     def balance(self, horizon: int, clock: Callable[[], float]) -> bool:
@@ -125,19 +121,15 @@ class Ownership:
     def _balance(self, horizon: int, clock: Callable[[], float]) -> tuple[bool, bool]:
         """Do so with AT_ONCE leases at most; return whether any was acquired, and whether there were more to take."""
         plans = self._compare(clock())
-        if self._change_sharing(plans, clock()):
-            plans = self._compare(clock())
         take: list[int] = []
-        free: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        free: dict[tuple[str, str], list[int]] = {}
         self._check_servers(clock())
         for group_topic, plan in plans.items():
             subscription = self._by_group_topic[group_topic]
-            # Meanwhile every process drains and releases what it holds.
-            changes = plan.sharing not in (None, subscription.sharing)
-            subscription.leaving = subscription.holding if changes else set(plan.give_up)
+            subscription.leaving = set(plan.give_up)
             if plan.free:
-                free[group_topic] = [leased_by(number, subscription.sharing) for number in plan.free]
-            if not plan.give_up and not changes:
+                free[group_topic] = plan.free
+            if not plan.give_up:
                 take += plan.take.values()
         if free:
             release.release(self.alias, self.subscriber, free)
@@ -158,33 +150,12 @@ class Ownership:
                 each.partitions,
                 each.holding,
                 self.served,
-                each.sharing,
-                each.consumer.options.asked,
                 each.numbered,
                 each.group_topic in self.withdrawn,
             )
             for each in self.subscriptions
         }
         return self._balancer.compare(holdings, now)
-
-    def _change_sharing(self, plans: Mapping[tuple[str, str], Balance], now: float) -> bool:
-        """Give groups as many slices as their processes ask for, once none of these holds a lease any more; return
-        whether any was changed. After a while it does not wait for leases any longer: handlers hang, or a process was
-        killed."""
-        changed = False
-        for group_topic, plan in plans.items():
-            subscription = self._by_group_topic[group_topic]
-            if plan.sharing in (None, subscription.sharing):
-                self._asked_since.pop(group_topic, None)
-                continue
-            waits = now - self._asked_since.setdefault(group_topic, now)
-            longest = max(self.lease_duration, subscription.consumer.options.visibility_timeout)
-            if subscription.assigned and waits < longest:
-                continue
-            if sharing.change(self.alias, *group_topic, revoke_held=waits >= longest):
-                self._asked_since.pop(group_topic, None)
-                changed = True
-        return changed
 
     def _check_servers(self, now: float) -> None:
         """Log an error if the group's consumers write to several servers for longer than a failover takes."""
@@ -206,19 +177,16 @@ class Ownership:
         """Read the options that may change while the process runs: pauses, history, hours and limits."""
         for group_topic, options in served(self.alias, self._by_group_topic).items():
             if group_topic in self._by_group_topic:  # else two of different ones
-                subscription = self._by_group_topic[group_topic]
-                subscription.apply(options)
-                if stale := [lease for ref, lease in subscription.leases.items() if ref.slices != options.sharing]:
-                    self.lost(stale)
+                self._by_group_topic[group_topic].apply(options)
         if timed := [each for each in self.subscriptions if each.flow.active is not None or each.outside_hours]:
             now = clock.now(self.alias)
             for subscription in timed:
                 subscription.look_at_clock(now)
 
-    def _take(self, leases: list[int], horizon: int, clock: Callable[[], float]) -> dict[GroupTopic, set[Lease]]:
-        """Acquire leases; return those that it has got."""
+    def _take(self, leases: list[int], horizon: int, clock: Callable[[], float]) -> dict[GroupTopic, set[int]]:
+        """Acquire leases; return the partitions of those that it has got."""
         priorities = {subscription.group_topic: subscription.priorities for subscription in self.subscriptions}
-        found: dict[Subscription, set[Lease]] = defaultdict(set)
+        found: dict[Subscription, set[int]] = defaultdict(set)
         now = clock()
         for taken in acquire_leases(
             self.alias, self.subscriber, leases, priorities, self.lease_duration, horizon, self.server
@@ -226,41 +194,37 @@ class Ownership:
             subscription = self._by_group_topic[taken.ref.group, taken.ref.topic]
             assigned = subscription.adopt(taken, now + self.lease_duration, now)
             assigned.lease.holder, assigned.lease.server = self.subscriber, taken.server
-            found[subscription].add((taken.ref.partition, taken.ref.slice))
+            found[subscription].add(taken.ref.partition)
         self.progress()
         self._announce(lease_acquired, found)
         return {subscription.group_topic: some for subscription, some in found.items()}
 
-    def _announce(self, signal: Signal, leases: Mapping[Subscription, Iterable[tuple[int, int]]]) -> None:
-        for subscription, some in leases.items():
+    def _announce(self, signal: Signal, partitions: Mapping[Subscription, Iterable[int]]) -> None:
+        for subscription, some in partitions.items():
             group, topic = subscription.group_topic
             fields = {"subscriber": self.subscriber, "group": group, "topic": topic}
-            announce(signal, Ownership, **fields, partitions=sorted(partition for partition, _ in some))
+            announce(signal, Ownership, **fields, partitions=sorted(some))
 
     def drained(self) -> dict[Subscription, set[int]]:
-        """Return the numbers of the leaving leases of which nothing is in flight any more, by subscription."""
+        """Return the leaving partitions of which nothing is in flight any more, by subscription."""
         found: dict[Subscription, set[int]] = {}
         for subscription in self.subscriptions:
             if not subscription.leaving:
                 continue
-            busy = {ref.lease_number for ref, assigned in subscription.assigned.items() if assigned.in_flight}
+            busy = {ref.partition for ref, assigned in subscription.assigned.items() if assigned.in_flight}
             if subscription.leaving - busy:
                 found[subscription] = subscription.leaving - busy
         return found
 
     def release(self, partitions: Mapping[Subscription, set[int]]) -> None:
-        """Release the leases of these numbers, whose partitions have been settled for the last time."""
-        leases = {
-            subscription: {leased_by(number, subscription.sharing) for number in numbers}
-            for subscription, numbers in partitions.items()
-        }
+        """Release the leases of these partitions, which have been settled for the last time."""
         for subscription, numbers in partitions.items():
             for number in numbers:
-                for assigned in subscription.of_lease(number):
+                for assigned in subscription.of_partition(number):
                     subscription.drop(assigned)
-        group_topics = {subscription.group_topic: some for subscription, some in leases.items()}
-        release.release(self.alias, self.subscriber, group_topics)
-        self._announce(lease_released, leases)
+        leases = {subscription.group_topic: numbers for subscription, numbers in partitions.items()}
+        release.release(self.alias, self.subscriber, leases)
+        self._announce(lease_released, partitions)
 
     def lose(self, leases: Iterable[HeldLease], why: str = TAKEN_OVER) -> None:
         """Drop the partitions of leases which are not this process's any more, and say why."""

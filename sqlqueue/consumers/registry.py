@@ -22,7 +22,6 @@ from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.partition.ref import ConsumerOptions
 from sqlqueue.core.periodic import ScheduleDefinition
 from sqlqueue.core.retry_policy import ALL, BackoffFunction, RetryFilter, checked_filter, checked_function
-from sqlqueue.core.slices import MOST_SLICES
 from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError, InvalidMessage
 from sqlqueue.log.groups import EARLIEST, LATEST
 from sqlqueue.payloads.reader import PayloadReader
@@ -61,7 +60,6 @@ DEFAULTS: dict[str, Any] = {
     "concurrency_limit": None,
     "concurrency_limit_per_key": None,
     "retry_budget": None,
-    "sharing": 1,
 }
 
 MOST_ATTEMPTS = 1_000
@@ -222,7 +220,6 @@ def consumer(topic: str, **options: Any) -> Callable[[Any], Any]:
     rate_limit, rate_limit_per_key: messages that start in a time ("100/m"), of the group, of one key
     concurrency_limit, concurrency_limit_per_key: handlers at once of the group, messages in flight of one key
     retry_budget: failures in a time ("20/m") after which one message is tried at a time
-    sharing: slices of each partition, with ordering "none"
 
     Raises ConfigurationError for an option that is unknown or cannot work, and a function that takes no single
     argument.
@@ -301,13 +298,6 @@ def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
         problems += _against_groups(values)
     where = _filter(values["where"], problems)
     flow = checked_flow(values, problems)
-    whole(values["sharing"], "sharing", MOST_SLICES, problems)
-    if values["sharing"] != 1 and values["ordering"] != "none":
-        problems.append(
-            f"sharing lets several processes work on one partition, side by side, and ordering={values['ordering']!r} "
-            'keeps an order there: write ordering="none" beside it if the order does not matter, or leave sharing out '
-            "and give the topic more partitions"
-        )
     if flow.rate_per_key is not None and (values["ordering"] != "key" or values["batch"] is True):
         problems.append(
             "rate_limit_per_key lets the first message of a key wait, and those behind it with it: it needs "
@@ -330,8 +320,6 @@ def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
         values["atomic"],
         values["keep_results"],
         where=where,
-        sharing=values["sharing"],
-        whole=flow.concurrency_per_key is not None,
         commit_every=values["commit_every"],
     )
     parts = {"group": values["group"], "options": consumer_options, "start": values["start"], "flow": flow}
@@ -343,11 +331,6 @@ def _check_key_limit(values: dict[str, Any], problems: list[str]) -> None:
         problems.append(
             'concurrency_limit_per_key needs ordering="none" and no batch: with ordering="key" one message of a key is '
             'in flight at a time, with ordering="partition" one of a partition, and a batch is handled as one'
-        )
-    if values["sharing"] != 1:
-        problems.append(
-            "concurrency_limit_per_key needs all messages of a key in one process, and sharing spreads those of a "
-            "partition over several: leave sharing out, and give the topic more partitions"
         )
 
 

@@ -39,7 +39,7 @@ class Releases:
             assigned
             for subscription, numbers in partitions.items()
             for number in sorted(numbers)
-            for assigned in subscription.of_lease(number)
+            for assigned in subscription.of_partition(number)
         ]
         try:
             settled = self.settler.execute([assigned.release_plan(now) for assigned in assigned_partitions])

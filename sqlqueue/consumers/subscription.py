@@ -49,7 +49,6 @@ class Subscription:
         self.altered = False  # the topic has had several epochs
         self.numbered: Mapping[int, int] | None = None  # of such a topic, see Holding
         self.priorities = 1
-        self.sharing = 1  # slices of each partition
         self._shares: tuple[float, ...] = (1.0,)  # of the deliveries, by priority
 
     @property
@@ -59,8 +58,8 @@ class Subscription:
 
     @property
     def holding(self) -> set[int]:
-        """The numbers of the leases: of partitions, or of their slices."""
-        return {ref.lease_number for ref in self.assigned}
+        """The numbers of the partitions whose leases are held."""
+        return {ref.partition for ref in self.assigned}
 
     @property
     def resting(self) -> bool:
@@ -79,7 +78,7 @@ class Subscription:
         self._apply_key_rate(self.flow.rate_per_key)
         self._apply_key_limit(self.flow.concurrency_per_key)
         self.paused, self.history = options.paused, options.history
-        self.altered, self.sharing = options.altered, options.sharing
+        self.altered = options.altered
         if not self.altered:
             self.partitions, self.numbered = options.partitions, None
         if options.priorities != self.priorities:
@@ -97,7 +96,7 @@ class Subscription:
         self.numbered, self.partitions = found.numbered, len(found.numbered)
         gone = [lease for ref, lease in self.leases.items() if ref.partition not in found.numbered]
         lost = [lease for lease in gone if lease.ref.partition in found.waiting]
-        return lost, {lease.ref.lease_number for lease in gone if lease not in lost}
+        return lost, {lease.ref.partition for lease in gone if lease not in lost}
 
     def _apply_key_rate(self, rate: Rate | None) -> None:
         options = self.consumer.options
@@ -126,9 +125,7 @@ class Subscription:
 
     def adopt(self, taken: AcquiredPartition, deadline: float, now: float) -> AssignedPartition:
         """Add a partition from what its acquisition has read."""
-        key_limit = None
-        if taken.ref.slices == 1:  # else the messages of a key are with several processes
-            key_limit = self._key_limits.setdefault(taken.ref.partition, KeyLimit(self._most_of_key))
+        key_limit = self._key_limits.setdefault(taken.ref.partition, KeyLimit(self._most_of_key))
         assigned = AssignedPartition(
             taken.ref,
             self.consumer.options,
@@ -147,9 +144,9 @@ class Subscription:
         self.assigned[taken.ref], self.leases[taken.ref] = assigned, assigned.lease
         return assigned
 
-    def of_lease(self, number: int) -> list[AssignedPartition]:
-        """Return the assigned partitions under the lease of this number, one for each priority."""
-        return [assigned for ref, assigned in self.assigned.items() if ref.lease_number == number]
+    def of_partition(self, number: int) -> list[AssignedPartition]:
+        """Return what is assigned of this partition, one for each priority."""
+        return [assigned for ref, assigned in self.assigned.items() if ref.partition == number]
 
     def drop(self, assigned: AssignedPartition) -> None:
         """Remove a partition that has another owner now: the outcomes of its attempts are ignored."""
@@ -158,6 +155,6 @@ class Subscription:
         self.changes += 1
         self.assigned.pop(assigned.ref, None)
         self.leases.pop(assigned.ref, None)
-        if not self.of_lease(assigned.ref.lease_number):
-            self.leaving.discard(assigned.ref.lease_number)
+        if not self.of_partition(assigned.ref.partition):
+            self.leaving.discard(assigned.ref.partition)
             self._key_limits.pop(assigned.ref.partition, None)

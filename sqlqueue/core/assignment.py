@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from hashlib import blake2b
@@ -37,14 +36,6 @@ def _rank(subscriber: str, salt: str) -> tuple[int, str]:
 @lru_cache(maxsize=4096)
 def _hash(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
-
-
-def former_share(partitions: int, subscribers: Collection[str], me: str, salt: str) -> int:
-    """Return the share by the rule of versions that know no cohorts: all subscribers of a group must use the same."""
-    ordered = sorted({*subscribers, me})
-    quotient, remainder = divmod(partitions, len(ordered))
-    rank = (ordered.index(me) + zlib.crc32(salt.encode())) % len(ordered)
-    return quotient + (rank < remainder)
 
 
 def excess(held: Sequence[int], share: int) -> list[int]:

@@ -53,7 +53,7 @@ def stored_numbers(text: str) -> Numbers | None:
         return None
 
 
-def parts_by_sharers(
+def parts_by_subscribers(
     partitions: int, subscribers: Mapping[str, Numbers | None], numbered: Mapping[int, int] | None = None
 ) -> list[tuple[Numbers | None, Sequence[str]]]:
     """Return which partitions are shared by which subscribers, in their order: those that serve them. A part None is
@@ -64,6 +64,6 @@ def parts_by_sharers(
         return [(None, names)]
     parts: dict[tuple[str, ...], set[int]] = {}
     for number, within in zip(range(partitions), range(partitions)) if numbered is None else numbered.items():
-        sharers = tuple(name for name in names if (numbers := subscribers[name]) is None or within in numbers)
-        parts.setdefault(sharers, set()).add(number)
-    return [(frozenset(numbers), sharers) for sharers, numbers in parts.items()]
+        serving = tuple(name for name in names if (numbers := subscribers[name]) is None or within in numbers)
+        parts.setdefault(serving, set()).add(number)
+    return [(frozenset(numbers), serving) for serving, numbers in parts.items()]

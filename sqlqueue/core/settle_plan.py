@@ -23,8 +23,6 @@ from sqlqueue.core.replies import reply_kept
 NOT_IN_FLIGHT, TOGETHER, ALONE = range(3)
 # The same column of an acked row: the message belongs to a batch, and is a dead letter. Other acked rows have 0.
 DEAD_MEMBER = -1
-# And of one that was settled without a row, and counted if it belongs to a batch, when its partition got other slices.
-COUNTED = -2
 
 HEAVY = 4_096  # characters of a message whose payload does not stay in memory for its ack
 

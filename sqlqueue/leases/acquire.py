@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 from sqlqueue.core.membership import batch_of
 from sqlqueue.core.partition.blocked import StoredRange
 from sqlqueue.core.partition.ref import PartitionRef
-from sqlqueue.core.settle_plan import COUNTED, StoredRow
+from sqlqueue.core.settle_plan import StoredRow
 from sqlqueue.database import retries
 from sqlqueue.database.chunks import insert_all
 from sqlqueue.database.server_identity import ServerIdentity, proof_condition
-from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.blocked_ranges import ranges
 from sqlqueue.log.succession import may_start
@@ -25,13 +24,13 @@ ROWS_AT_ONCE = 10_000
 
 # A group's leases and their holders. Index: the unique (topic, group, partition).
 LEASES = """
-    SELECT "partition", slice, holder FROM sqlqueue_partition_lease
-    WHERE topic = %s AND consumer_group = %s ORDER BY "partition", slice
+    SELECT "partition", holder FROM sqlqueue_partition_lease
+    WHERE topic = %s AND consumer_group = %s ORDER BY "partition"
 """
 # The ids of these leases. Index: the unique (topic, group, partition).
 IDS = """
     SELECT id FROM sqlqueue_partition_lease WHERE topic = %s AND consumer_group = %s AND "partition" IN ({marks})
-    ORDER BY "partition", slice
+    ORDER BY "partition"
 """
 # Locks those that can be taken now. Never waits, and locks nothing else. Index: the primary key.
 TAKE = """
@@ -45,13 +44,13 @@ OR_WAITING = f" OR holder = '{WAITS}'"
 LOCK_OFFSETS = """
     SELECT o.id FROM sqlqueue_partition_lease l{by_id} {then} sqlqueue_offset o
     ON o.topic = l.topic AND o.consumer_group = l.consumer_group AND o."partition" = l."partition"
-    AND o.slice = l.slice WHERE l.id IN ({marks}){skip}
+    WHERE l.id IN ({marks}){skip}
 """
 # Their offset rows, and whether one has delivery states or blocked ranges. A group that was removed while it was served
-# has none: its leases are kept for their tokens only. Rows of other slices count, too: then there is a little more to
-# read. And whether the topic has had several epochs. Index: the same, the groups', the states' and the layouts' keys.
+# has none: its leases are kept for their tokens only. And whether the topic has had several epochs. Index: the
+# same, the groups', the states' and the layouts' keys.
 OFFSETS = """
-    SELECT l.id, l.topic, l.consumer_group, l."partition", l.slice, sharing, l.fencing_token, start,
+    SELECT l.id, l.topic, l.consumer_group, l."partition", l.fencing_token, start,
     o.id, o.priority, o.position, o.offset_acked, o.claimed_to,
     EXISTS (SELECT 1 FROM sqlqueue_delivery_state s WHERE s.topic = o.topic AND s.consumer_group = o.consumer_group
     AND s."partition" = o."partition" AND s.priority = o.priority)
@@ -62,7 +61,7 @@ OFFSETS = """
     ON sqlqueue_consumer_group.topic = l.topic AND sqlqueue_consumer_group.consumer_group = l.consumer_group
     LEFT JOIN sqlqueue_offset o
     ON o.topic = l.topic AND o.consumer_group = l.consumer_group AND o."partition" = l."partition"
-    AND o.slice = l.slice WHERE l.id IN ({marks})
+    WHERE l.id IN ({marks})
 """
 # Lets leases that are locked wait. Index: the primary key.
 WAIT = f"""
@@ -77,8 +76,7 @@ HOLD = """
 TOKENS = """
     UPDATE sqlqueue_offset{by_id} SET offset_acked = position, claimed_to = position, fencing_token = (SELECT
     l.fencing_token FROM sqlqueue_partition_lease l WHERE l.topic = sqlqueue_offset.topic
-    AND l.consumer_group = sqlqueue_offset.consumer_group AND l."partition" = sqlqueue_offset."partition"
-    AND l.slice = sqlqueue_offset.slice)
+    AND l.consumer_group = sqlqueue_offset.consumer_group AND l."partition" = sqlqueue_offset."partition")
     WHERE id IN ({marks})
 """
 # What the last owner may have dispatched and not settled. A plain SELECT: an INSERT … SELECT would, at REPEATABLE READ,
@@ -89,18 +87,10 @@ UNSETTLED = """
     WHERE m.topic = %s AND m."partition" = %s AND m.priority = %s AND m."offset" > %s AND m."offset" <= %s
     AND m.target_group IN ('', %s) AND NOT EXISTS (SELECT 1 FROM sqlqueue_delivery_state s WHERE s.topic = m.topic
     AND s.consumer_group = %s AND s."partition" = m."partition" AND s.priority = m.priority
-    AND s.message_offset = m."offset"){slice} ORDER BY m."offset" LIMIT %s
+    AND s.message_offset = m."offset") ORDER BY m."offset" LIMIT %s
 """
-# Of these, those in the blocked range of their key. Index: the ranges' unique key.
-BLOCKED = """
-    AND EXISTS (SELECT 1 FROM sqlqueue_blocked_range r WHERE r.topic = m.topic AND r.consumer_group = %s
-    AND r."partition" = m."partition" AND r.priority = m.priority AND r.partition_key = m.partition_key
-    AND r.low < m."offset" AND r.high >= m."offset")
-"""
-# A row of a message in doubt; of one that is settled above a position; of one that was in a blocked range.
+# A row of a message in doubt.
 IN_DOUBT = "(%s, %s, %s, %s, %s, {false}, 1, 1)"
-SETTLED = f"(%s, %s, %s, %s, %s, {{true}}, {COUNTED}, 1)"
-WAITING = "(%s, %s, %s, %s, %s, {false}, 0, 0)"
 ROW_COLUMNS = 'topic, consumer_group, "partition", priority, message_offset, acked, in_flight, retry_count'
 # The delivery-state rows of an assigned partition, with their messages' keys, and of acked ones the headers, which name
 # their batch. Index: the states' unique key; the log's primary key.
@@ -109,7 +99,7 @@ ROWS = """
     CASE WHEN s.acked = {true} THEN {headers} END
     FROM sqlqueue_delivery_state s LEFT JOIN sqlqueue_message m ON m."offset" = s.message_offset
     WHERE s.topic = %s AND s.consumer_group = %s AND s."partition" = %s AND s.priority = %s
-    AND s.message_offset > %s{slice} ORDER BY s.message_offset LIMIT %s
+    AND s.message_offset > %s ORDER BY s.message_offset LIMIT %s
 """
 
 
@@ -128,16 +118,11 @@ class AcquiredPartition:
     server: ServerIdentity | None = None  # where it was acquired
 
 
-def leases(alias: str, group: str, topic: str) -> dict[tuple[int, int], str]:
-    """Return the holders of a group's leases, by partition and slice."""
-    rows = execute(alias, LEASES, (topic, group)).fetchall()
-    return {(partition, slice): holder for partition, slice, holder in rows}
-
-
-def not_taken(alias: str, group: str, topic: str, taken: Iterable[AcquiredPartition]) -> dict[tuple[int, int], str]:
-    """Return the holders of those leases of a group, by partition and slice, that are not among the taken ones."""
-    held = {(one.ref.partition, one.ref.slice) for one in taken if (one.ref.group, one.ref.topic) == (group, topic)}
-    return {at: holder for at, holder in leases(alias, group, topic).items() if at not in held}
+def not_taken(alias: str, group: str, topic: str, taken: Iterable[AcquiredPartition]) -> dict[int, str]:
+    """Return the holders of those leases of a group, by partition, that are not among the taken ones."""
+    held = {one.ref.partition for one in taken if (one.ref.group, one.ref.topic) == (group, topic)}
+    leases = execute(alias, LEASES, (topic, group)).fetchall()
+    return {partition: holder for partition, holder in leases if partition not in held}
 
 
 def acquire(
@@ -244,7 +229,7 @@ def _startable(alias: str, leased: list[_Leased]) -> list[_Leased]:
             altered[lease.group_topic].append(lease)
     refused: list[int] = []
     for group, some in altered.items():
-        registered = ConsumerGroup(consumer_group=group[0], topic=group[1], start=some[0].start, sharing=some[0].slices)
+        registered = ConsumerGroup(consumer_group=group[0], topic=group[1], start=some[0].start)
         ready = may_start(alias, registered, {lease.partition for lease in some})
         refused += [lease.id for lease in some if lease.partition not in ready]
     if refused:
@@ -271,8 +256,6 @@ class _Leased:
     id: int
     group_topic: tuple[str, str]
     partition: int
-    slice: int
-    slices: int
     token: int
     start: int
     altered: bool
@@ -283,12 +266,11 @@ class _Leased:
 def _leased(alias: str, ids: Sequence[int]) -> list[_Leased]:
     found: dict[int, _Leased] = {}
     for row in execute(alias, OFFSETS.replace("{marks}", _marks(ids)), ids).fetchall():
-        id, topic, group, partition, slice, slices, token, start, *row = row
+        id, topic, group, partition, token, start, *row = row
         offset_id, priority, position, acked, claimed, recovers, altered = row
-        lease = found.setdefault(id, _Leased(id, (group, topic), partition, slice, slices, token, start, bool(altered)))
+        lease = found.setdefault(id, _Leased(id, (group, topic), partition, token, start, bool(altered)))
         if offset_id is not None:
             key = {"topic": topic, "consumer_group": group, "partition": partition, "priority": priority}
-            key |= {"slice": slice, "slices": slices}
             offsets = {"position": position, "offset_acked": acked, "claimed_to": claimed}
             lease.offsets.append(Offset(id=offset_id, **key, **offsets))
             if recovers:
@@ -304,8 +286,6 @@ def _insert_missing(alias: str, leased: Sequence[_Leased], priorities: Mapping[t
             consumer_group=lease.group_topic[0],
             partition=lease.partition,
             priority=priority,
-            slice=lease.slice,
-            slices=lease.slices,
             position=lease.start,
             offset_acked=lease.start,
             claimed_to=lease.start,
@@ -322,15 +302,14 @@ def _insert_missing(alias: str, leased: Sequence[_Leased], priorities: Mapping[t
 
 def ref_of(offset: Offset) -> PartitionRef:
     """Return the reference of an offset row."""
-    stream = (offset.consumer_group, offset.topic, offset.partition, offset.priority)
-    return PartitionRef(*stream, offset.slice, offset.slices)
+    return PartitionRef(offset.consumer_group, offset.topic, offset.partition, offset.priority)
 
 
 def _recover(alias: str, offset: Offset, token: int, horizon: int) -> AcquiredPartition:
     ref = ref_of(offset)
     position, claimed = offset.position, offset.claimed_to
     if claimed > position:
-        insert_rows(alias, ref, position, claimed, IN_DOUBT)
+        _insert_rows_in_doubt(alias, ref, position, claimed)
         position = max(position, min(claimed, horizon))
     rows, blocked = _rows(alias, ref), ranges(alias, ref)
     # Members of batches hold the watermark, too, until a settle of the new owner has counted them: their headers are in
@@ -343,32 +322,26 @@ def _recover(alias: str, offset: Offset, token: int, horizon: int) -> AcquiredPa
     return AcquiredPartition(ref, offset.id, token, position, watermark, position, rows, blocked)
 
 
-def insert_rows(alias: str, ref: PartitionRef, low: int, high: int, row: str, *, blocked: bool = False) -> None:
-    """Insert a row (IN_DOUBT, SETTLED or WAITING) for every visible message of a partition in (low, high] that has
-    none; with `blocked` only for those in the blocked ranges of their keys."""
-    if low >= high:
-        return
+def _insert_rows_in_doubt(alias: str, ref: PartitionRef, low: int, high: int) -> None:
+    """Insert a row for every visible message of a partition in (low, high] that has none."""
     size = dialect(alias).rows_of_one_insert
-    of_blocked, group = (BLOCKED, (ref.group,)) if blocked else ("", ())
-    text = UNSETTLED.replace("{slice}", in_slice('m."offset"', ref.slice, ref.slices) + of_blocked)
     stream = (ref.topic, ref.partition, ref.priority)
     states_key = (ref.topic, ref.group, ref.partition, ref.priority)
     more = True
     while more:
-        values = (*stream, low, high, ref.group, ref.group, *group, size)
-        found = [offset for (offset,) in execute(alias, text, values).fetchall()]
+        values = (*stream, low, high, ref.group, ref.group, size)
+        found = [offset for (offset,) in execute(alias, UNSETTLED, values).fetchall()]
         more = len(found) == size
         if found:
             low = found[-1]
             rows = [(*states_key, offset) for offset in found]
-            insert_all(alias, f"sqlqueue_delivery_state ({ROW_COLUMNS})", row, "", rows, size)
+            insert_all(alias, f"sqlqueue_delivery_state ({ROW_COLUMNS})", IN_DOUBT, "", rows, size)
 
 
 def _rows(alias: str, ref: PartitionRef) -> list[StoredRow]:
     """Return every delivery-state row of a partition, ascending; a bounded number with each statement."""
     text = ROWS.replace("{remaining}", dialect(alias).remaining("s.invisible_until"))
     text = text.replace("{headers}", dialect(alias).json_text("m.headers"))
-    text = text.replace("{slice}", in_slice("s.message_offset", ref.slice, ref.slices))
     key = (ref.topic, ref.group, ref.partition, ref.priority)
     rows: list[StoredRow] = []
     low, more = 0, True
@@ -376,7 +349,7 @@ def _rows(alias: str, ref: PartitionRef) -> list[StoredRow]:
         found = execute(alias, text, (*key, low, ROWS_AT_ONCE)).fetchall()
         more = len(found) == ROWS_AT_ONCE
         for low, acked, in_flight, count, remaining, message_key, headers in found:
-            of_batch = headers if in_flight != COUNTED and batch_of(headers) else None
+            of_batch = headers if batch_of(headers) else None
             row = (low, bool(acked), in_flight, max(0, count), float(remaining), message_key or "", of_batch)
             rows.append(StoredRow(*row))
     return rows

@@ -154,7 +154,7 @@ def _take_all(
         others = not_taken(alias, group, topic.name, taken)
         if not others:
             return taken
-        wanted, holders = {partition for partition, _ in others}, sorted(set(others.values()))
+        wanted, holders = set(others), sorted(set(others.values()))
         if time.monotonic() > deadline:
             raise LeaseLost(
                 f"topic {topic.name!r} is being archived by {', '.join(holders)}: let it end, or wait longer"

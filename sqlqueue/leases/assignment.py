@@ -1,5 +1,4 @@
-"""Balance: how many partitions of each group a subscriber should hold, and which it may take. Of a group that shares
-its partitions, slices are meant: each has a lease, and a number among all of them (core.slices.lease_number).
+"""Balance: how many partitions of each group a subscriber should hold, and which it may take.
 
 All groups of a subscriber together, in two statements. What they read grows with the living subscribers and with the
 leases that are free, have expired or are its own; not with those that others hold.
@@ -8,25 +7,24 @@ leases that are free, have expired or are its own; not with those that others ho
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sqlqueue.core.assignment import excess, fair_share, former_share
-from sqlqueue.core.cohorts import GroupTopic
+from sqlqueue.core.assignment import excess, fair_share
 from sqlqueue.core.orphans import Orphans
-from sqlqueue.core.partition_numbers import Numbers, parts_by_sharers
-from sqlqueue.core.slices import asked, lease_number, leased_by
+from sqlqueue.core.partition.ref import GroupTopic
+from sqlqueue.core.partition_numbers import Numbers, parts_by_subscribers
 from sqlqueue.database.statements import execute
-from sqlqueue.leases.sharers import Lookout, Sharers
+from sqlqueue.leases.subscribers import LivingSubscribers, Subscribers
 from sqlqueue.models.subscriber_heartbeat import STREAM
 
 # The leases that are free or have expired, of these groups, and its own. Index: the leases' (topic, consumer_group,
 # valid_until); their holder.
 FREE = """
-    SELECT consumer_group, topic, "partition", slice, id, fencing_token, holder
+    SELECT consumer_group, topic, "partition", id, fencing_token, holder
     FROM sqlqueue_partition_lease{by_end} WHERE {of_groups} UNION ALL
-    SELECT consumer_group, topic, "partition", slice, id, fencing_token, holder
+    SELECT consumer_group, topic, "partition", id, fencing_token, holder
     FROM sqlqueue_partition_lease{by_holder} WHERE holder = %s
 """
 # Two conditions, each of them a range of the index.
@@ -39,16 +37,14 @@ GROUPS_AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a subscriber holds of one (group, topic): the numbers of its leases; how many partitions that has, which of
-    them the subscriber serves (None: all), how many slices each has, and how many it asks for (0: it needs whole
-    partitions). numbered: of a topic with several epochs those partitions that the group may start, each with its
-    number within its epoch, by which `served` names it; None: all, from 0 on. withdrawn: it leaves them to others."""
+    """What a subscriber holds of one (group, topic): how many partitions that has, which of them the subscriber holds,
+    and which it serves (None: all). numbered: of a topic with several epochs those partitions that the group may start,
+    each with its number within its epoch, by which `served` names it; None: all, from 0 on. withdrawn: it leaves them
+    to others."""
 
     partitions: int
     held: set[int]
     served: Numbers | None = None
-    slices: int = 1
-    asked: int = 1
     numbered: Mapping[int, int] | None = None
     withdrawn: bool = False
 
@@ -60,27 +56,22 @@ class Holding:
         """Tell whether the subscriber serves a partition that counts."""
         return self.served is None or (partition if self.numbered is None else self.numbered[partition]) in self.served
 
-    def of_partitions(self, leases: Iterable[int], partitions: Numbers | None) -> list[int]:
-        """Return those of some leases, by their numbers, that belong to these partitions (None: all)."""
-        return [one for one in leases if partitions is None or leased_by(one, self.slices)[0] in partitions]
-
 
 @dataclass(frozen=True, slots=True)
 class Balance:
     """What to do about one (group, topic): partitions to take, with their leases' ids; partitions to give up once they
-    are drained; and partitions to free at once, whose leases the subscriber holds without serving them. sharing: what
-    its subscribers ask for, see asked(). wanted: how many the subscriber is short of its share."""
+    are drained; and partitions to free at once, whose leases the subscriber holds without serving them. wanted: how
+    many the subscriber is short of its share."""
 
     take: dict[int, int] = field(default_factory=dict)
     give_up: list[int] = field(default_factory=list)
     free: list[int] = field(default_factory=list)
-    sharing: int | None = None
     wanted: int = 0
 
 
 @dataclass(slots=True)
 class _Free:
-    """Leases that can be taken: their ids and tokens by number; and those of its own that it does not serve."""
+    """Leases that can be taken: their ids and tokens by partition; and those of its own that it does not serve."""
 
     ids: dict[int, int] = field(default_factory=dict)
     tokens: dict[int, int] = field(default_factory=dict)
@@ -88,19 +79,23 @@ class _Free:
 
 
 class _Part(NamedTuple):
-    """Partitions (None: all) that the same subscribers share: how many leases of them the subscriber may hold, and
-    where it comes among so many."""
+    """Partitions (None: all) that the same subscribers share: how many of them the subscriber may hold, and where it
+    comes among so many."""
 
     partitions: Numbers | None
     share: int
     at: int
-    sharers: int
+    subscribers: int
+
+    def has(self, partition: int) -> bool:
+        """Tell whether a partition is among them."""
+        return self.partitions is None or partition in self.partitions
 
 
 class _Shares(NamedTuple):
     """The subscriber's parts of a group, and what they were computed from."""
 
-    sharers: Sharers
+    subscribers: Subscribers
     of: tuple[object, ...]
     parts: list[_Part]
 
@@ -114,28 +109,28 @@ class Balancer:
     def __init__(self, alias: str, subscriber: str, orphan_timeout: float):
         self.alias, self.subscriber, self.orphan_timeout = alias, subscriber, orphan_timeout
         self._orphans: dict[GroupTopic, Orphans] = {}
-        self._lookout = Lookout(alias)
+        self._living = LivingSubscribers(alias)
         self._shares: dict[GroupTopic, _Shares] = {}
 
     @property
     def servers(self) -> set[str]:
         """The identities of the servers in the heartbeats of its groups."""
-        return self._lookout.servers
+        return self._living.servers
 
     @property
     def in_reserve(self) -> bool:
         """Whether another living subscriber does the same, and comes first."""
-        return self.subscriber in self._lookout.reserve
+        return self.subscriber in self._living.reserve
 
     @property
     def living(self) -> int:
         """How many living subscribers the database has, of whatever groups."""
-        return self._lookout.living
+        return self._living.living
 
     def has_others(self, group_topic: GroupTopic, served: Numbers | None) -> bool:
         """Tell whether another living subscriber serves all partitions of a group, or exactly these, and is no Spark
         stream; as of the last comparison."""
-        others = self._lookout.known(group_topic).items()
+        others = self._living.known(group_topic).items()
         mine = (None, served)
         return any(of in mine and name != self.subscriber and not name.startswith(STREAM) for name, of in others)
 
@@ -146,10 +141,10 @@ class Balancer:
         so that subscribers that start together do not all try the same ones. Partitions that only some subscribers
         serve are shared among these.
         """
-        sharers = self._lookout.look(holdings)
+        subscribers = self._living.look(holdings)
         free = self._free(holdings)
         return {
-            group_topic: self._decide(group_topic, holding, sharers[group_topic], free[group_topic], now)
+            group_topic: self._decide(group_topic, holding, subscribers[group_topic], free[group_topic], now)
             for group_topic, holding in holdings.items()
         }
 
@@ -157,78 +152,72 @@ class Balancer:
         """Return the leases that can be taken: those of partitions that the subscriber serves, without those that it
         holds."""
         free: dict[GroupTopic, _Free] = defaultdict(_Free)
-        for group, topic, partition, slice, id, token, holder in self._leases(list(holdings)):
+        for group, topic, partition, id, token, holder in self._leases(list(holdings)):
             holding = holdings.get((group, topic))
-            if holding is None or slice >= holding.slices:  # the group has just begun to share its partitions
-                continue
-            if not holding.counts(partition):  # or to read another epoch
-                continue
-            number = lease_number(partition, slice, holding.slices)
-            if number in holding.held:
+            if holding is None or partition in holding.held or not holding.counts(partition):
                 continue
             found = free[group, topic]
             if holding.serves(partition):
-                found.ids[number], found.tokens[number] = id, token
+                found.ids[partition], found.tokens[partition] = id, token
             # The reply to its acquisition was lost, or the server was restarted. It is renewed with the others: if its
             # holder did not free it, no process would ever serve it.
             if holder == self.subscriber:
-                found.unknown.add(number)
+                found.unknown.add(partition)
         return free
 
-    def _leases(self, groups: Sequence[GroupTopic]) -> list[tuple[str, str, int, int, int, int, str]]:
+    def _leases(self, groups: Sequence[GroupTopic]) -> list[tuple[str, str, int, int, int, str]]:
         """Return the leases of these groups that are free or have expired, and all that the subscriber holds, by topic,
-        group, partition and slice. The only place where those are chosen that may be taken."""
-        found: set[tuple[str, str, int, int, int, int, str]] = set()
+        group and partition. The only place where those are chosen that may be taken."""
+        found: set[tuple[str, str, int, int, int, str]] = set()
         for start in range(0, len(groups), GROUPS_AT_ONCE):
             some = groups[start : start + GROUPS_AT_ONCE]
             values = [value for group, topic in some for value in (topic, group, topic, group)]
             text = FREE.replace("{of_groups}", " OR ".join([OF_GROUP] * len(some)))
             found.update(map(tuple, execute(self.alias, text, (*values, self.subscriber)).fetchall()))
-        return sorted(found, key=lambda row: (row[1], row[0], row[2], row[3]))
+        return sorted(found, key=lambda row: (row[1], row[0], row[2]))
 
-    def _parts(self, group_topic: GroupTopic, holding: Holding, sharers: Sharers) -> list[_Part]:
+    def _parts(self, group_topic: GroupTopic, holding: Holding, subscribers: Subscribers) -> list[_Part]:
         """Return what the subscriber may hold: computed anew when something has changed only."""
         numbered = None if holding.numbered is None else tuple(sorted(holding.numbered.items()))
-        of = (holding.partitions, holding.slices, holding.served, numbered)
+        of = (holding.partitions, holding.served, numbered)
         known = self._shares.get(group_topic)
-        if known is None or known.sharers is not sharers or known.of != of:
-            parts = self._computed(group_topic, holding, sharers)
-            known = self._shares[group_topic] = _Shares(sharers, of, parts)
+        if known is None or known.subscribers is not subscribers or known.of != of:
+            parts = self._computed(group_topic, holding, subscribers)
+            known = self._shares[group_topic] = _Shares(subscribers, of, parts)
         return known.parts
 
-    def _computed(self, group_topic: GroupTopic, holding: Holding, sharers: Sharers) -> list[_Part]:
-        rule = former_share if sharers.outdated else fair_share
-        subscribers = {**sharers.subscribers, self.subscriber: holding.served}
+    def _computed(self, group_topic: GroupTopic, holding: Holding, subscribers: Subscribers) -> list[_Part]:
+        everyone = {**subscribers, self.subscriber: holding.served}
         parts: list[_Part] = []
-        for numbers, names in parts_by_sharers(holding.partitions, subscribers, holding.numbered):
+        for numbers, names in parts_by_subscribers(holding.partitions, everyone, holding.numbered):
             if self.subscriber in names:
-                count = (holding.partitions if numbers is None else len(numbers)) * holding.slices
-                share = rule(count, names, self.subscriber, "/".join(group_topic))
+                count = holding.partitions if numbers is None else len(numbers)
+                share = fair_share(count, names, self.subscriber, "/".join(group_topic))
                 parts.append(_Part(numbers, share, names.index(self.subscriber), len(names)))
         return parts
 
-    def _decide(self, group_topic: GroupTopic, holding: Holding, sharers: Sharers, free: _Free, now: float) -> Balance:
+    def _decide(
+        self, group_topic: GroupTopic, holding: Holding, living: Subscribers, free: _Free, now: float
+    ) -> Balance:
         if holding.withdrawn:
             return Balance(give_up=sorted(holding.held), free=sorted(free.unknown))
         take: list[int] = []
         beyond_share: list[int] = []
         wanted = 0
-        for part in self._parts(group_topic, holding, sharers):
-            free_ones = holding.of_partitions(free.ids, part.partitions)
-            held = holding.of_partitions(holding.held, part.partitions)
+        for part in self._parts(group_topic, holding, living):
+            free_ones = [one for one in free.ids if part.has(one)]
+            held = [one for one in holding.held if part.has(one)]
             missing = max(0, part.share - len(held))
             wanted += missing
-            rotation = part.at * len(free_ones) // part.sharers
+            rotation = part.at * len(free_ones) // part.subscribers
             take += (free_ones[rotation:] + free_ones[:rotation])[:missing]
             beyond_share += excess(held, part.share)
         orphans = self._orphans.setdefault(group_topic, Orphans(self.orphan_timeout))
-        subscribers = {*sharers.subscribers, self.subscriber}
+        subscribers = {*living, self.subscriber}
         beyond = [partition for partition in orphans.find(free.tokens, now) if partition not in take]
         if beyond:
             orphans.take(beyond, subscribers, now)
             take += beyond
         give_up = orphans.spare(beyond_share, holding.held, subscribers, now)
         unknown = sorted(free.unknown.difference(take))
-        # Its own heartbeat may have expired, and it takes its share all the same.
-        sharing = asked({*sharers.sharing, holding.asked}) if sharers.sharing else None
-        return Balance({p: free.ids[p] for p in take}, give_up, unknown, sharing, wanted)
+        return Balance({p: free.ids[p] for p in take}, give_up, unknown, wanted)

@@ -8,10 +8,10 @@ import socket
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from hashlib import blake2b
 from types import MappingProxyType
 from typing import NamedTuple
 
-from sqlqueue.core.cohorts import cohort_of
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
 from sqlqueue.database.cluster import identity
@@ -26,19 +26,20 @@ logger = logging.getLogger("sqlqueue")
 
 BEAT = """
     INSERT INTO sqlqueue_subscriber_heartbeat
-    (subscriber, consumer_group, topic, sharing, host, pid, address, activity, horizon, failing, version, server,
-    beat_at, partitions, cohort, expires_at, runs_until, progressed_at)
+    (subscriber, consumer_group, topic, host, pid, address, activity, horizon, failing, version, server,
+    beat_at, partitions, serves, expires_at, runs_until, progressed_at)
     VALUES
 """
-ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, %s, {later}, {later}, {earlier})"
+ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, %s, {later}, {later}, {earlier})"
 LEAVE = "DELETE FROM sqlqueue_subscriber_heartbeat WHERE subscriber = %s"
 AT_MOST = 0.2  # seconds for which a heartbeat, or who reads heartbeats to balance, waits for a lock
 MOURNED = 3600.0  # seconds
+DIGEST = 15  # bytes
 UPDATES = {
     name: "{new:" + name + "}"
     for name in (
         *("activity", "address", "horizon", "failing", "version", "server", "beat_at", "expires_at"),
-        *("runs_until", "progressed_at", "cohort"),
+        *("runs_until", "progressed_at", "serves"),
     )
 }
 
@@ -56,6 +57,13 @@ def subscriber_name() -> str:
     return f"{socket.gethostname()[:60]}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
 
 
+def digest_of(pairs: Iterable[tuple[str, str]], partitions: str) -> str:
+    """Return the digest of what a subscriber serves, its (group, topic) and its partitions: two serve the same if
+    theirs are equal."""
+    parts = [partitions, *(name for pair in sorted(pairs) for name in pair)]
+    return blake2b("\0".join(parts).encode(), digest_size=DIGEST).hexdigest()
+
+
 def beat(
     alias: str,
     subscriber: str,
@@ -66,14 +74,12 @@ def beat(
     horizon: int = 0,
     failing: str = "",
     partitions: str = "",
-    sharing: Mapping[tuple[str, str], int] = MappingProxyType({}),
     work: Mapping[tuple[str, str], Work] = MappingProxyType({}),
 ) -> None:
     """Write a subscriber's heartbeat in these (group, topic), which counts for `lease_duration` seconds.
 
     activity, horizon, failing: what it does now, the horizon that it knows, and its failing background tasks, for
-    operators. partitions: those that it serves, as text (core.partition_numbers); "" for all. sharing: how many slices
-    it asks for, by (group, topic); where it says nothing, or 0, it needs whole partitions. work: what it does, by
+    operators. partitions: those that it serves, as text (core.partition_numbers); "" for all. work: what it does, by
     (group, topic). Two statements: the first reads the server's identity. Raises TableLocked in place of waiting for a
     lock of the table.
     """
@@ -84,11 +90,11 @@ def beat(
     host, microseconds = socket.gethostname()[:255], round(lease_duration * 1_000_000)
     values: list[object] = []
     shown = (host, os.getpid(), address, activity[:200], horizon, failing[:200], __version__, server)
-    cohort = cohort_of({pair: (partitions, sharing.get(pair, 0)) for pair in pairs})
+    digest = digest_of(pairs, partitions)
     for pair in pairs:
-        lead = cohort if pair == min(pairs) else ""
+        serves = digest if pair == min(pairs) else ""
         times = map(_microseconds, work.get(pair, (None, None)))
-        values += (subscriber, *pair, sharing.get(pair, 0), *shown, partitions, lead, microseconds, *times)
+        values += (subscriber, *pair, *shown, partitions, serves, microseconds, *times)
     upsert = dialect(alias).upsert("topic, consumer_group, subscriber", UPDATES)
     unless_locked(alias, f"{BEAT} {', '.join([ROW] * len(pairs))} {upsert}", values, seconds=AT_MOST)
 
@@ -117,12 +123,12 @@ def record_death(alias: str, subscriber: str, exit_status: int, restart_in: floa
 
 def _record_death(alias: str, subscriber: str, exit_status: int, restart_in: float, in_doubt: str) -> None:
     rows = SubscriberHeartbeat.objects.using(alias).filter(subscriber=subscriber)
-    first = rows.order_by("-cohort").values_list("pk", flat=True).first()
+    first = rows.order_by("-serves").values_list("pk", flat=True).first()
     if first is None:  # it died before its first heartbeat
         host = socket.gethostname()[:255]
         first = rows.create(subscriber=subscriber, host=host, version=__version__, expires_at=DatabaseNow()).pk
     rows.exclude(pk=first).delete()
-    death = {"exit_status": exit_status, "activity": in_doubt[:200], "cohort": "", "horizon": 0, "failing": ""}
+    death = {"exit_status": exit_status, "activity": in_doubt[:200], "serves": "", "horizon": 0, "failing": ""}
     times = {"expires_at": DatabaseNow(), "restart_at": DatabaseNow() + timedelta(seconds=restart_in)}
     rows.filter(pk=first).update(**death, **times)
 

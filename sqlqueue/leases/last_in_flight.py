@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sqlqueue.core.settle_plan import ALONE
-from sqlqueue.database.slices import of_offset_row
 from sqlqueue.database.statements import execute
 
 SHOWN = 3  # messages; the text has to fit into a heartbeat
@@ -13,23 +12,23 @@ SHOWN = 3  # messages; the text has to fit into a heartbeat
 KNOWN = """
     SELECT s.consumer_group, s.topic, s."partition", s.message_offset, s.in_flight
     FROM sqlqueue_partition_lease l{by_holder} {then} sqlqueue_offset o ON o.topic = l.topic
-    AND o.consumer_group = l.consumer_group AND o."partition" = l."partition" AND o.slice = l.slice
+    AND o.consumer_group = l.consumer_group AND o."partition" = l."partition"
     {then} sqlqueue_delivery_state s ON s.topic = o.topic AND s.consumer_group = o.consumer_group
-    AND s."partition" = o."partition" AND s.priority = o.priority AND {slice}
+    AND s."partition" = o."partition" AND s.priority = o.priority
     WHERE l.holder = %s AND s.acked = {false} AND s.in_flight > 0 ORDER BY s.in_flight DESC, s.message_offset LIMIT %s
-""".replace("{slice}", of_offset_row("s.message_offset", "o"))
+"""
 # Those that were claimed, and have no row. Index: the same; the log's (topic, partition, priority, offset).
 CLAIMED = """
     SELECT o.consumer_group, m.topic, m."partition", m."offset"
     FROM sqlqueue_partition_lease l{by_holder} {then} sqlqueue_offset o ON o.topic = l.topic
-    AND o.consumer_group = l.consumer_group AND o."partition" = l."partition" AND o.slice = l.slice
+    AND o.consumer_group = l.consumer_group AND o."partition" = l."partition"
     {then} sqlqueue_message m ON m.topic = o.topic AND m."partition" = o."partition" AND m.priority = o.priority
-    AND m."offset" > o.position AND m."offset" <= o.claimed_to AND {slice}
+    AND m."offset" > o.position AND m."offset" <= o.claimed_to
     WHERE l.holder = %s AND o.claimed_to > o.position AND m.target_group IN ('', o.consumer_group)
     AND NOT EXISTS (SELECT 1 FROM sqlqueue_delivery_state s WHERE s.topic = o.topic
     AND s.consumer_group = o.consumer_group AND s."partition" = o."partition" AND s.priority = o.priority
     AND s.message_offset = m."offset") ORDER BY m."offset" LIMIT %s
-""".replace("{slice}", of_offset_row('m."offset"', "o"))
+"""
 
 
 def in_doubt(alias: str, subscriber: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from sqlqueue.database import retries
@@ -18,14 +17,14 @@ MINE = "SELECT id FROM sqlqueue_partition_lease{by_holder} WHERE holder = %s"
 RENEW = "UPDATE sqlqueue_partition_lease{by_id} SET valid_until = {later} WHERE id IN ({marks}) AND holder = %s{proof}"
 RENEWED_AT_ONCE = 1_000
 HELD = """
-    SELECT consumer_group, topic, "partition", slice, fencing_token
+    SELECT consumer_group, topic, "partition", fencing_token
     FROM sqlqueue_partition_lease{by_holder} WHERE holder = %s
 """
 # Index: holder.
 RELEASE = """
     UPDATE sqlqueue_partition_lease SET holder = '', valid_until = NULL WHERE holder = %s AND ({group_topics})
 """
-GROUP_TOPIC = '(topic = %s AND consumer_group = %s AND slice = %s AND "partition" IN ({marks}))'
+GROUP_TOPIC = '(topic = %s AND consumer_group = %s AND "partition" IN ({marks}))'
 GROUP_TOPICS_AT_ONCE = 100
 FREE = "UPDATE sqlqueue_partition_lease SET holder = '', valid_until = NULL WHERE holder = %s"  # index: holder
 
@@ -69,30 +68,26 @@ def renew(alias: str, subscriber: str, lease_duration: float, server: ServerIden
     return count
 
 
-def held(alias: str, subscriber: str, server: ServerIdentity | None = None) -> dict[tuple[str, str, int, int], int]:
-    """Return the fencing token of every (group, topic, partition, slice) that a subscriber holds on this server. Raises
+def held(alias: str, subscriber: str, server: ServerIdentity | None = None) -> dict[tuple[str, str, int], int]:
+    """Return the fencing token of every (group, topic, partition) that a subscriber holds on this server. Raises
     as renew()."""
     if server is None:
         rows = execute(alias, HELD, (subscriber,)).fetchall()
     else:
-        rows = server.select(HELD, (subscriber,), 5, 2)
-    return {(group, topic, partition, slice): token for group, topic, partition, slice, token in rows}
+        rows = server.select(HELD, (subscriber,), 4, 2)
+    return {(group, topic, partition): token for group, topic, partition, token in rows}
 
 
-def release(alias: str, subscriber: str, leases: Mapping[tuple[str, str], Iterable[tuple[int, int]]]) -> None:
-    """Give up these leases, as (partition, slice) by (group, topic), so that another subscriber takes them at once;
+def release(alias: str, subscriber: str, leases: Mapping[tuple[str, str], Iterable[int]]) -> None:
+    """Give up these leases, as partitions by (group, topic), so that another subscriber takes them at once;
     what is no longer held is left alone."""
-    by_slice: dict[tuple[tuple[str, str], int], set[int]] = defaultdict(set)
-    for group_topic, some in leases.items():
-        for partition, slice in some:
-            by_slice[group_topic, slice].add(partition)
-    wanted = [(*at, sorted(numbers)) for at, numbers in sorted(by_slice.items())]
+    wanted = [(group_topic, sorted(numbers)) for group_topic, numbers in sorted(leases.items())]
     for start in range(0, len(wanted), GROUP_TOPICS_AT_ONCE):
         conditions: list[str] = []
         values: list[object] = [subscriber]
-        for (group, topic), slice, numbers in wanted[start : start + GROUP_TOPICS_AT_ONCE]:
+        for (group, topic), numbers in wanted[start : start + GROUP_TOPICS_AT_ONCE]:
             conditions.append(GROUP_TOPIC.replace("{marks}", ", ".join(["%s"] * len(numbers))))
-            values += (topic, group, slice, *numbers)
+            values += (topic, group, *numbers)
         text = RELEASE.replace("{group_topics}", " OR ".join(conditions))
         retries.run_statement(alias, _count, alias, text, tuple(values))
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from django.db import Error, connections
 
-from sqlqueue.core.cohorts import GroupTopic
 from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.partition.ref import GroupTopic
 from sqlqueue.database import retries
 from sqlqueue.database.lock_timeouts import TableLocked
 from sqlqueue.database.server_identity import ServerIdentity
@@ -49,7 +49,7 @@ class Renewed(NamedTuple):
 class Renewal:
     """A subscriber's heartbeat and leases, to be renewed for `lease_duration` seconds each time.
 
-    subscriptions: its (group, topic); show: returns what its heartbeat shows; sharing: see heartbeat.beat.
+    subscriptions: its (group, topic); show: returns what its heartbeat shows.
     """
 
     def __init__(
@@ -59,10 +59,9 @@ class Renewal:
         subscriptions: Sequence[tuple[str, str]],
         lease_duration: float,
         show: Callable[[], Shown] = Shown,
-        sharing: Mapping[tuple[str, str], int] = MappingProxyType({}),
     ):
         self.alias, self.subscriber, self.subscriptions = alias, subscriber, subscriptions
-        self.lease_duration, self.show, self.sharing = lease_duration, show, sharing
+        self.lease_duration, self.show = lease_duration, show
 
     def beat(self, withdrawn: Set[GroupTopic] = frozenset()) -> None:
         """Write the heartbeat, in all (group, topic) but those that the subscriber has withdrawn from. While another
@@ -76,7 +75,6 @@ class Renewal:
                 [each for each in self.subscriptions if each not in withdrawn],
                 self.lease_duration,
                 **shown._asdict(),
-                sharing=self.sharing,
             )
             if withdrawn:
                 withdrawal.stay_away(self.alias, self.subscriber, withdrawn)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from sqlqueue.core.cohorts import GroupTopic
+from sqlqueue.core.partition.ref import GroupTopic
 from sqlqueue.database import retries
 from sqlqueue.database.lock_timeouts import unless_locked
 from sqlqueue.database.statements import execute

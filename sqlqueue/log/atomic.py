@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import Attempt, Execution
-from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute, insert_missing
 from sqlqueue.database.transaction_guard import Guard
 from sqlqueue.exceptions import LeaseLost
@@ -27,7 +26,7 @@ MOVE = """
     UPDATE sqlqueue_offset SET position = %s, claimed_to = {greatest}(claimed_to, %s), updated_at = {now},
     offset_acked = {least}(COALESCE((SELECT MIN(s.message_offset) - 1 FROM sqlqueue_delivery_state s WHERE s.topic = %s
     AND s.consumer_group = %s AND s."partition" = %s AND s.priority = %s AND s.acked = {false}
-    AND s.message_offset <= %s{slice}), %s), COALESCE((SELECT MIN(r.low) FROM sqlqueue_blocked_range r
+    AND s.message_offset <= %s), %s), COALESCE((SELECT MIN(r.low) FROM sqlqueue_blocked_range r
     WHERE r.topic = %s AND r.consumer_group = %s AND r."partition" = %s AND r.priority = %s), %s)) WHERE {fence}
 """
 SETTLED = "the message has been settled, or dispatched again, since this attempt began"
@@ -79,8 +78,7 @@ def _move(alias: str, execution: Execution, to: int) -> None:
     (docs/protocol.md)."""
     lease, ref = execution.lease, execution.lease.ref
     key = (ref.topic, ref.group, ref.partition, ref.priority)
-    text = MOVE.replace("{slice}", in_slice("s.message_offset", ref.slice, ref.slices))
-    if not fence.update(alias, text, (to, to, *key, to, to, *key, to), lease):
+    if not fence.update(alias, MOVE, (to, to, *key, to, to, *key, to), lease):
         raise LeaseLost
 
 

@@ -11,14 +11,14 @@ from sqlqueue.database.chunks import insert_all
 from sqlqueue.database.statements import dialect, execute
 
 # How many members the database holds as settled by a partition. Index: the unique (batch, topic, group, partition,
-# priority, slice).
+# priority).
 COUNTS = """
     SELECT batch, acked, dead FROM sqlqueue_batch_progress WHERE batch IN ({marks}) AND topic = %s
-    AND consumer_group = %s AND "partition" = %s AND priority = %s AND slice = %s
+    AND consumer_group = %s AND "partition" = %s AND priority = %s
 """
-COLUMNS = 'batch, topic, consumer_group, "partition", priority, slice, acked, dead'
-KEY = 'batch, topic, consumer_group, "partition", priority, slice'
-ROW = "(%s, %s, %s, %s, %s, %s, %s, %s)"
+COLUMNS = 'batch, topic, consumer_group, "partition", priority, acked, dead'
+KEY = 'batch, topic, consumer_group, "partition", priority'
+ROW = "(%s, %s, %s, %s, %s, %s, %s)"
 UPDATES = {name: "{new:" + name + "}" for name in ("acked", "dead")}
 CHUNK = 500
 MOST_REMEMBERED = 1_000  # batches whose counts an owner remembers for a partition
@@ -43,7 +43,7 @@ def read(alias: str, plans: Iterable[SettlePlan]) -> None:
 def _read(alias: str, lease: HeldLease, batches: Sequence[str]) -> None:
     ref = lease.ref
     text = COUNTS.replace("{marks}", ", ".join(["%s"] * len(batches)))
-    values = (*batches, ref.topic, ref.group, ref.partition, ref.priority, ref.slice)
+    values = (*batches, ref.topic, ref.group, ref.partition, ref.priority)
     lease.batch_counts.update(dict.fromkeys(batches, (0, 0)))
     # With the proof of the server, since the settle that writes them only proves that it is there itself.
     found = execute(alias, text, values).fetchall() if lease.server is None else lease.server.select(text, values, 3, 1)
@@ -63,7 +63,7 @@ def totals(plan: SettlePlan) -> dict[str, tuple[int, int]]:
 def write(alias: str, plans: Iterable[SettlePlan]) -> None:
     """Store the counts of plans, in the current transaction, which has locked their offset rows."""
     rows = [
-        (batch, ref.topic, ref.group, ref.partition, ref.priority, ref.slice, *counts)
+        (batch, ref.topic, ref.group, ref.partition, ref.priority, *counts)
         for plan in plans
         if plan.members
         for ref in (plan.lease.ref,)

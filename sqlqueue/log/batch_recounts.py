@@ -10,12 +10,10 @@ from itertools import product
 from typing import Any
 
 from django.db import Error, transaction
-from django.db.models import F, Max, QuerySet
+from django.db.models import F, QuerySet
 
 from sqlqueue.conf import settings
 from sqlqueue.core.logfmt import logfmt
-from sqlqueue.core.settle_plan import COUNTED
-from sqlqueue.core.slices import slice_of
 from sqlqueue.database import retries
 from sqlqueue.log import layouts
 from sqlqueue.log.batch_parts import members
@@ -73,18 +71,15 @@ def _open(ids: Collection[str]) -> Iterator[list[str]]:
 def _offsets(alias: str, group: str, topic: str, partition: int | None) -> Iterator[Offset]:
     """Yield the offset rows of a group; one for each that no process has acquired yet, at the group's start."""
     options = Topic.objects.using(alias).get(name=topic)
-    groups = ConsumerGroup.objects.using(alias).values_list("start", "sharing")
-    start, slices = groups.get(topic=topic, consumer_group=group)
+    start = ConsumerGroup.objects.using(alias).get(topic=topic, consumer_group=group).start
     known = {
-        (one.partition, one.priority, one.slice): one
+        (one.partition, one.priority): one
         for one in Offset.objects.using(alias).filter(topic=topic, consumer_group=group)
     }
     numbers = layouts.numbers(alias, topic) if partition is None else [partition]
-    for at in product(numbers, range(options.priorities), range(slices)):
-        number, priority, slice = at
+    for number, priority in product(numbers, range(options.priorities)):
         new = Offset(topic=topic, consumer_group=group, partition=number, priority=priority, position=start)
-        new.slice, new.slices = slice, slices
-        yield known.get(at, new)
+        yield known.get((number, priority), new)
 
 
 def forget_group(alias: str, group: str, topic: str) -> None:
@@ -127,31 +122,23 @@ def _count(alias: str, group: str, row: Offset, target: int, keeps_states: bool)
     acked: Counter[str] = Counter()
     dead: Counter[str] = Counter()
     low = 0 if keeps_states else min(row.position, target)
-    high = target if keeps_states else max(row.position, target, _last_counted(alias, mine))
+    high = target if keeps_states else max(row.position, target)
     for found in _members(alias, group, stream, low, high):
-        some = {offset: batch for offset, batch in found.items() if slice_of(offset, row.slices) == row.slice}
-        offsets = list(some)
+        offsets = list(found)
         states = DeliveryState.objects.using(alias).filter(**mine, message_offset__in=offsets)
-        with_row = dict(states.values_list("message_offset", "in_flight"))
+        with_row = set(states.values_list("message_offset", flat=True))
         keys = dict(Message.objects.using(alias).filter(offset__in=offsets).values_list("offset", "partition_key"))
         blocked = _blocked(alias, mine, keys)
         failed = _dead_letters(alias, group, row.topic, keys) if target < max(row.position, high) else set()
-        for offset, batch in some.items():
-            passed = offset <= row.position and offset not in with_row and offset not in blocked
-            counted = passed or with_row.get(offset) == COUNTED
+        for offset, batch in found.items():
+            counted = offset <= row.position and offset not in with_row and offset not in blocked
             skipped = offset > row.position and offset not in with_row
             after = offset <= target and (counted or skipped or keeps_states)
             if counted != after:
                 died = offset in failed and (counted or keeps_states)  # what is skipped is not
                 (dead if died else acked)[batch] += 1 if after else -1
     for batch in sorted(acked | dead | (-acked) | (-dead)):
-        _write(alias, {**mine, "slice": row.slice, "batch": batch}, acked[batch], dead[batch])
-
-
-def _last_counted(alias: str, mine: dict[str, object]) -> int:
-    """Return the offset of the last message that has a row and was counted: it may lie above the position."""
-    states = DeliveryState.objects.using(alias).filter(**mine, in_flight=COUNTED)
-    return states.aggregate(last=Max("message_offset"))["last"] or 0
+        _write(alias, {**mine, "batch": batch}, acked[batch], dead[batch])
 
 
 def _members(alias: str, group: str, stream: dict[str, object], low: int, high: int) -> Iterator[dict[int, str]]:

@@ -4,7 +4,6 @@ released."""
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -227,42 +226,33 @@ def acked_by_all(alias: str, topic: str, streams: Collection[Stream], horizon: i
     """Return the lowest watermark over all registered groups of each (partition, priority); the horizon if there is no
     group."""
     groups = ConsumerGroup.objects.using(alias).filter(topic=topic)
-    known = {
-        group: (start, slices) for group, start, slices in groups.values_list("consumer_group", "start", "sharing")
-    }
+    starts: dict[str, int] = dict(groups.values_list("consumer_group", "start"))
     offsets = Offset.objects.using(alias).filter(
-        topic=topic, consumer_group__in=known, partition__in={partition for partition, _ in streams}
+        topic=topic, consumer_group__in=starts, partition__in={partition for partition, _ in streams}
     )
-    acked: dict[tuple[str, int, int], list[int]] = defaultdict(list)
-    for group, partition, priority, watermark in offsets.values_list(
-        "consumer_group", "partition", "priority", "offset_acked"
-    ):
-        acked[group, partition, priority].append(watermark)
+    acked: dict[tuple[str, int, int], int] = {
+        (group, partition, priority): watermark
+        for group, partition, priority, watermark in offsets.values_list(
+            "consumer_group", "partition", "priority", "offset_acked"
+        )
+    }
+    # Where a group has no offset row, it is at its start.
     return {
         (partition, priority): min(
-            (_watermark(acked[group, partition, priority], *known[group]) for group in known), default=horizon
+            (acked.get((group, partition, priority), start) for group, start in starts.items()), default=horizon
         )
         for partition, priority in streams
     }
 
 
-def _watermark(acked: Sequence[int], start: int, slices: int) -> int:
-    """Return a group's watermark: that of its slices that is lowest. One without an offset row is at the group's
-    start."""
-    return min([*acked, *[start] * (slices - len(acked))])
-
-
 def watermarks(alias: str, topic: str, partition: int, priority: int) -> dict[str, int]:
     """Return the watermark of each registered group: up to there it has settled everything."""
     groups = ConsumerGroup.objects.using(alias).filter(topic=topic)
-    known = list(groups.values_list("consumer_group", "start", "sharing"))
+    starts: dict[str, int] = dict(groups.values_list("consumer_group", "start"))
     offsets = Offset.objects.using(alias).filter(
-        topic=topic, consumer_group__in=[group for group, *_ in known], partition=partition, priority=priority
+        topic=topic, consumer_group__in=starts, partition=partition, priority=priority
     )
-    acked: dict[str, list[int]] = defaultdict(list)
-    for group, watermark in offsets.values_list("consumer_group", "offset_acked"):
-        acked[group].append(watermark)
-    return {group: _watermark(acked[group], start, slices) for group, start, slices in known}
+    return starts | dict(offsets.values_list("consumer_group", "offset_acked"))
 
 
 def report_absent(alias: str) -> None:

@@ -14,7 +14,6 @@ from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.settle_plan import FetchedMessage
 from sqlqueue.database.horizon import SHARED
 from sqlqueue.database.server_identity import ServerIdentity, proof_column
-from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.portions import LEFT, MESSAGE, light, message_of, portions, withheld, withholding
 from sqlqueue.log.proof import select
@@ -44,12 +43,12 @@ WATCH = """
     WHERE "offset" > %s AND "offset" <= %s GROUP BY topic, "partition", priority
 """
 # Whole messages of a partition. Index: (topic, partition, priority, offset).
-FETCH = "SELECT {columns}, %s FROM sqlqueue_message{by_stream} WHERE {beyond}{slice} ORDER BY {ascending} LIMIT %s"
-FETCH_TO = "SELECT {columns}, %s FROM sqlqueue_message{by_stream} WHERE {within}{slice} ORDER BY {ascending} LIMIT %s"
+FETCH = "SELECT {columns}, %s FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {ascending} LIMIT %s"
+FETCH_TO = "SELECT {columns}, %s FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {ascending} LIMIT %s"
 # The offsets visible in the same snapshot among those that were read before. From the same index alone.
 LOOK = """
     SELECT "offset", NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, %s
-    FROM sqlqueue_message{by_stream} WHERE {within}{slice} ORDER BY {ascending} LIMIT %s
+    FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {ascending} LIMIT %s
 """
 # The keys of the next messages of a partition. Index: (topic, partition, priority, offset), and each message's row for
 # its key.
@@ -137,15 +136,14 @@ def runs(
         look_values: list[object] = []
         for index, (ref, read) in enumerate(reads[first : first + STREAMS_OF_ONE_FETCH], first):
             stream = (ref.topic, ref.partition, ref.priority)
-            of_slice = in_slice('"offset"', ref.slice, ref.slices)
             if read.limit > 0:
                 text = FETCH if read.end is None else FETCH_TO
-                whole.append(text.replace("{columns}", columns).replace("{slice}", of_slice))
+                whole.append(text.replace("{columns}", columns))
                 end = () if read.end is None else (read.end,)
                 most = light(read.size, read.limit)
                 values += (*[most] * marks, index, *syntax.range_values(*stream, read.start, *end), read.limit)
             if read.looks:
-                looks.append(LOOK.strip().replace("{slice}", of_slice))
+                looks.append(LOOK.strip())
                 look_values += (-index - 1, *syntax.range_values(*stream, read.since, read.start), read.looks)
         texts = whole + looks  # in this order: the first one's columns have types
         text = " UNION ALL ".join(map(syntax.branch.format, texts)) if len(texts) > 1 else texts[0]

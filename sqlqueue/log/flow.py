@@ -7,11 +7,10 @@ from typing import Any
 
 from sqlqueue.core.flow import OPTIONS, Flow, checked_flow, stored
 from sqlqueue.core.keys import did_you_mean
+from sqlqueue.core.partition.ref import GroupTopic
 from sqlqueue.database import retries
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import ConsumerGroup
-
-GroupTopic = tuple[str, str]  # (group, topic)
 
 
 def declare(alias: str, flows: Mapping[GroupTopic, Flow]) -> None:
@@ -38,21 +37,15 @@ def override(alias: str, group: str, topic: str, values: Mapping[str, Any]) -> b
     flow = checked_flow(values, problems)
     if problems:
         raise ConfigurationError("; ".join(problems))
-    of_key = flow.concurrency_per_key is not None
     text = stored(flow, [name for name in values if values[name] is None]) or None
-    return retries.run(alias, _override, alias, group, topic, text, of_key)
+    return retries.run(alias, _override, alias, group, topic, text)
 
 
-def _override(alias: str, group: str, topic: str, text: str | None, of_key: bool) -> bool:
+def _override(alias: str, group: str, topic: str, text: str | None) -> bool:
     rows = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group)
     row = rows.select_for_update().first()
     if row is None:
         raise ConfigurationError(f"there is no group {group!r} in topic {topic!r}")
-    if of_key and row.sharing > 1:
-        raise ConfigurationError(
-            f"concurrency_limit_per_key cannot be overridden: group {group!r} of topic {topic!r} shares its partitions "
-            "(sharing), so the messages of a key are with several processes"
-        )
     if row.flow_overrides == text:
         return False
     rows.update(flow_overrides=text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from django.db.models import F, Max, Q
+from django.db.models import F, Q
 
 from sqlqueue.core.epochs import numbers_of
 from sqlqueue.core.flow import Flow, in_effect
@@ -28,7 +28,7 @@ EARLIEST, LATEST = "earliest", "latest"
 # that table is locked, too. Index: the topics', the groups' and the layouts' keys.
 SERVED = """
     SELECT g.consumer_group, t.name, t.paused, g.paused, t.history, t.partitions, t.priorities,
-    g.flow, g.flow_overrides, COALESCE(g.sharing, 1),
+    g.flow, g.flow_overrides,
     EXISTS (SELECT 1 FROM sqlqueue_layout WHERE sqlqueue_layout.topic = t.name AND base > 0)
     FROM sqlqueue_topic t {then} sqlqueue_consumer_group g ON g.topic = t.name AND g.consumer_group IN ({groups})
     WHERE t.name IN ({topics})
@@ -37,15 +37,14 @@ SERVED = """
 
 class Served(NamedTuple):
     """The options of a (group, topic) that a subscriber needs. paused: the topic or the group is paused; flow: its
-    active hours and limits; sharing: how many slices each partition has; altered: the topic has had another number of
-    partitions, or will have: `partitions` are those of its first epoch."""
+    active hours and limits; altered: the topic has had another number of partitions, or will have: `partitions` are
+    those of its first epoch."""
 
     paused: bool
     history: str
     partitions: int
     priorities: int
     flow: Flow
-    sharing: int
     altered: bool = False
 
 
@@ -63,7 +62,6 @@ def served(alias: str, group_topics: Collection[tuple[str, str]]) -> dict[tuple[
             partitions,
             priorities,
             in_effect(declared, overrides),
-            sharing,
             bool(altered),
         )
         for (
@@ -76,7 +74,6 @@ def served(alias: str, group_topics: Collection[tuple[str, str]]) -> dict[tuple[
             priorities,
             declared,
             overrides,
-            sharing,
             altered,
         ) in execute(alias, text, (*groups, *topics)).fetchall()
     }
@@ -122,7 +119,7 @@ def registered(alias: str, topics: Collection[str]) -> set[tuple[str, str]]:
 def _register(alias: str, group: str, topic: str, offset: int, server: ServerIdentity | None) -> bool:
     locked = lock_topic(alias, topic)
     found, created = ConsumerGroup.objects.using(alias).get_or_create(
-        topic=topic, consumer_group=group, defaults={"start": offset, "sharing": 1}
+        topic=topic, consumer_group=group, defaults={"start": offset}
     )
     if created:
         acked_marks.forget_above(alias, topic, offset)
@@ -164,7 +161,6 @@ def remove(alias: str, group: str, topic: str) -> bool:
 def _remove(alias: str, group: str, topic: str) -> bool:
     lock_topic(alias, topic)
     revoke(alias, group, topic)
-    set_slices(alias, group, topic, 1)
     Offset.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
     DeliveryState.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
     BlockedRange.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
@@ -190,7 +186,7 @@ def revoke(alias: str, group: str, topic: str, partition: int | None = None, *, 
         leases = leases.filter(wanted)
     # Leases before offsets, in the order of their partitions, as acquiring does it: no deadlock by order. And before
     # the first plain read: no snapshot is older than the locks.
-    found = dict(leases.select_for_update().order_by("partition", "slice").values_list("id", "partition"))
+    found = dict(leases.select_for_update().order_by("partition").values_list("id", "partition"))
     epochs = layouts.epochs(alias, topic)
     if partition is not None:
         behind = [epoch for epoch in epochs if epoch.base > partition] if falls else []
@@ -203,33 +199,3 @@ def revoke(alias: str, group: str, topic: str, partition: int | None = None, *, 
         if ids:
             leases.filter(id__in=ids).update(fencing_token=F("fencing_token") + 1, holder=holder, valid_until=None)
     offsets.update(fencing_token=F("fencing_token") + 1)
-
-
-def set_slices(alias: str, group: str, topic: str, slices: int) -> dict[int, int]:
-    """Let each partition of a group have so many leases, all of them free; return the token of these by partition. In
-    the caller's transaction, which has revoked the leases.
-
-    A partition's leases get its highest token. So a slice that is gone and comes back has a higher one than it had.
-    """
-    leases = PartitionLease.objects.using(alias).filter(topic=topic, consumer_group=group)
-    highest = {"highest": Max("fencing_token"), "last": Max("slice"), "holder": Max("holder")}
-    present = leases.values("partition").annotate(**highest).order_by("partition")
-    tokens: dict[int, int] = {}
-    for row in present:
-        partition = row["partition"]
-        tokens[partition] = row["highest"]
-        if row["last"] == slices - 1:
-            continue
-        of_partition = leases.filter(partition=partition)
-        of_partition.filter(slice__gte=slices).delete()
-        of_partition.update(fencing_token=row["highest"])
-        missing = range(row["last"] + 1, slices)
-        columns: dict[str, object] = {
-            "consumer_group": group,
-            "topic": topic,
-            "partition": partition,
-            "fencing_token": row["highest"],
-        }
-        columns["holder"] = row["holder"]  # free, or it waits
-        leases.bulk_create([PartitionLease(**columns, slice=slice) for slice in missing])
-    return tokens

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlqueue.core.partition.ref import PartitionRef
-from sqlqueue.core.settle_plan import COUNTED, FetchedMessage, StoredRow
+from sqlqueue.core.settle_plan import FetchedMessage, StoredRow
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import dialect
 from sqlqueue.log.portions import COLUMNS, MESSAGE, light, message_of, portions, withheld, withholding
@@ -70,7 +70,7 @@ def _state(values: Sequence[Any], message: FetchedMessage) -> StoredRow | None:
     if acked is None:
         return None
     values_of = (message.offset, bool(acked), in_flight, max(0, attempts), float(remaining), message.key)
-    return StoredRow(*values_of, message.headers if acked and in_flight != COUNTED else None)
+    return StoredRow(*values_of, message.headers if acked else None)
 
 
 def load(

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from sqlqueue.core.settle_plan import Attempt, SettlePlan
 from sqlqueue.database.chunks import insert_all
 from sqlqueue.database.clock import moment
-from sqlqueue.database.slices import of_offset_row
 from sqlqueue.database.statements import dialect, execute
 
 COLUMNS = "topic, consumer_group, message_offset, done, total, note, updated_at, serial, fencing_token"
@@ -34,8 +33,8 @@ PRESENT = """
     SELECT p.consumer_group, p.done, p.total, p.note, {updated} FROM sqlqueue_progress p
     JOIN sqlqueue_offset o ON o.topic = p.topic AND o.consumer_group = p.consumer_group
     AND o.fencing_token = p.fencing_token
-    WHERE p.message_offset = %s AND o."partition" = %s AND o.priority = %s AND {slice}
-""".replace("{slice}", of_offset_row("p.message_offset", "o"))
+    WHERE p.message_offset = %s AND o."partition" = %s AND o.priority = %s
+"""
 
 
 class Reported(NamedTuple):

@@ -39,7 +39,7 @@ def _retire(alias: str, topic: str, epoch: Epoch) -> bool:
     lock_topic(alias, topic)
     # Leases before offsets, as acquiring does it, and those of removed groups, too.
     leases = PartitionLease.objects.using(alias).filter(topic=topic, partition__in=epoch.numbers)
-    locked = leases.select_for_update().order_by("consumer_group", "partition", "slice").values_list("id", flat=True)
+    locked = leases.select_for_update().order_by("consumer_group", "partition").values_list("id", flat=True)
     ids = list(locked)
     # By group: the unique keys begin with topic and group.
     groups = ConsumerGroup.objects.using(alias).filter(topic=topic).values_list("consumer_group", flat=True)

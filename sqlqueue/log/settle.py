@@ -132,7 +132,7 @@ def _may_be_committed(plan: SettlePlan) -> bool:
 def _lock_order(plan: SettlePlan) -> tuple[object, ...]:
     """Return the sort key by which acquiring and revoking lock offset rows too: that of their unique index."""
     ref = plan.lease.ref
-    return ref.topic, ref.group, ref.partition, ref.priority, ref.slice
+    return ref.topic, ref.group, ref.partition, ref.priority
 
 
 def _committed_already(alias: str, plan: SettlePlan) -> set[int]:

@@ -134,13 +134,10 @@ def _streams(alias: str, group: str, topic: str, column: str) -> tuple[dict[Part
         return {}, ()
     epochs = layouts.epochs(alias, topic)
     rows = Offset.objects.using(alias).filter(topic=topic, consumer_group=group)
-    found = rows.values_list("partition", "priority", "slice", column)
-    stored = {(p, q, slice): value for p, q, slice, value in found}
-    slices = registered.sharing
+    stored = {(p, q): value for p, q, value in rows.values_list("partition", "priority", column)}
     streams = {
-        PartitionRef(group, topic, p, q, slice, slices): stored.get((p, q, slice), registered.start)
+        PartitionRef(group, topic, p, q): stored.get((p, q), registered.start)
         for p in numbers_of(epochs)
         for q in range(options.priorities)
-        for slice in range(slices)
     }
     return streams, epochs

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sqlqueue.core.partition.ref import PartitionRef
-from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.fetch import STREAMS_OF_ONE_FETCH
 
 # Whether there is a message above an offset. Index: (topic, partition, priority, offset).
-ABOVE = 'SELECT %s, "offset" FROM sqlqueue_message{by_stream} WHERE {beyond}{slice} ORDER BY {ascending} LIMIT 1'
+ABOVE = 'SELECT %s, "offset" FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {ascending} LIMIT 1'
 
 
 def beyond(alias: str, streams: Mapping[PartitionRef, int], through: int | None = None) -> list[PartitionRef]:
@@ -26,7 +25,6 @@ def beyond(alias: str, streams: Mapping[PartitionRef, int], through: int | None 
         values: list[object] = []
         for index, (at, offset) in enumerate(some):
             values += (index, *syntax.range_values(at.topic, at.partition, at.priority, offset, *high))
-        branches = [branch.replace("{slice}", in_slice('"offset"', at.slice, at.slices)) for at, _ in some]
-        rows = execute(alias, " UNION ALL ".join(branches), values).fetchall()
+        rows = execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall()
         found += [some[index][0] for index, _ in rows]
     return found

@@ -18,7 +18,6 @@ from sqlqueue.models import ConsumerGroup, Offset, PartitionLease, Topic
 from sqlqueue.models.partition_lease import WAITS
 
 LEASES_AT_ONCE = 500
-STREAM = ("partition", "priority", "slice")
 
 
 class Leased(NamedTuple):
@@ -35,7 +34,7 @@ def unfinished(
 ) -> set[int]:
     """Return the partitions of closed epochs in which a group has messages above its watermark; `among`: of these.
 
-    A slice or priority that has no offset row is at the group's start. What is above the watermark and behind the
+    A priority that has no offset row is at the group's start. What is above the watermark and behind the
     epoch's end does not exist.
     """
     closed = [epoch for epoch in epochs[:-1] if epoch.end is not None]
@@ -47,17 +46,16 @@ def unfinished(
         partition__gte=closed[0].base,
         partition__lte=closed[-1].numbers[-1],
     )
-    stored = {(p, q, slice): acked for p, q, slice, acked in rows.values_list(*STREAM, "offset_acked")}
+    stored = {(p, q): acked for p, q, acked in rows.values_list("partition", "priority", "offset_acked")}
     found: set[int] = set()
     for epoch in closed:
         end = epoch.end or 0
         streams = {
-            PartitionRef(group.consumer_group, group.topic, p, q, slice, group.sharing): acked
+            PartitionRef(group.consumer_group, group.topic, p, q): acked
             for p in epoch.numbers
             if among is None or p in among
             for q in range(priorities)
-            for slice in range(group.sharing)
-            if (acked := stored.get((p, q, slice), group.start)) < end
+            if (acked := stored.get((p, q), group.start)) < end
         }
         found.update(ref.partition for ref in beyond(alias, streams, end))
     return found
@@ -98,11 +96,9 @@ def give_leases(alias: str, group: ConsumerGroup, topic: Topic) -> bool:
                 consumer_group=group.consumer_group,
                 topic=topic.name,
                 partition=number,
-                slice=slice,
                 holder="" if number in ready else WAITS,
             )
             for number in missing
-            for slice in range(group.sharing)
         ],
         batch_size=LEASES_AT_ONCE,
     )
@@ -116,7 +112,7 @@ def leased(alias: str, group: str, topic: str) -> Leased:
     """Return what a group has leases of, and whether give_leases() has something to do. Two statements; a few more
     while leases wait."""
     epochs = layouts.epochs(alias, topic)
-    rows = PartitionLease.objects.using(alias).filter(topic=topic, consumer_group=group, slice=0)
+    rows = PartitionLease.objects.using(alias).filter(topic=topic, consumer_group=group)
     holders = dict(rows.values_list("partition", "holder"))
     numbered = {number: within for epoch in epochs for within, number in enumerate(epoch.numbers)}
     waiting = {number for number in numbered if holders.get(number) == WAITS}

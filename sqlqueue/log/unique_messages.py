@@ -16,7 +16,6 @@ from sqlqueue.database.aside import aside
 from sqlqueue.database.chunks import in_chunks, insert_all
 from sqlqueue.database.gate import COLLECTOR, take_duty
 from sqlqueue.database.insert_sql import LogRow
-from sqlqueue.database.slices import of_offset_row
 from sqlqueue.database.statements import dialect, execute
 
 TABLE = "sqlqueue_unique_message"
@@ -42,7 +41,7 @@ LOOK = """
     ON g.topic = m.topic AND (m.target_group = '' OR g.consumer_group = m.target_group)
     LEFT JOIN sqlqueue_offset o
     ON o.topic = g.topic AND o.consumer_group = g.consumer_group AND o."partition" = m."partition"
-    AND o.priority = m.priority AND {slice}
+    AND o.priority = m.priority
     LEFT JOIN sqlqueue_delivery_state s
     ON s.topic = g.topic AND s.consumer_group = g.consumer_group AND s."partition" = m."partition"
     AND s.priority = m.priority AND s.message_offset = m."offset"
@@ -52,7 +51,6 @@ LOOK = """
     AND r.low < m."offset" AND r.high >= m."offset"
 """
 PARTS = {
-    "{slice}": of_offset_row('m."offset"', "o"),
     "{above_or_blocked}": 'CASE WHEN m."offset" > COALESCE(o.position, g.start) OR r.id IS NOT NULL THEN 1 ELSE 0 END',
     "{open}": "CASE WHEN s.acked = {false} THEN 1 ELSE 0 END",
     "{claimed}": 'CASE WHEN m."offset" > o.position AND m."offset" <= o.claimed_to THEN 1 ELSE 0 END',

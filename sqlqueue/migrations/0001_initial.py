@@ -177,7 +177,6 @@ class Migration(migrations.Migration):
                 ("consumer_group", ExactField(max_length=100, verbose_name="group")),
                 ("partition", models.IntegerField(verbose_name="partition")),
                 ("priority", models.SmallIntegerField(verbose_name="priority")),
-                ("slice", models.SmallIntegerField(db_default=0, verbose_name="slice")),
                 ("acked", models.BigIntegerField(verbose_name="acked")),
                 ("dead", models.BigIntegerField(verbose_name="dead")),
             ],
@@ -187,8 +186,8 @@ class Migration(migrations.Migration):
                 "db_table": "sqlqueue_batch_progress",
                 "constraints": [
                     models.UniqueConstraint(
-                        fields=("batch", "topic", "consumer_group", "partition", "priority", "slice"),
-                        name="sqlqueue_batch_progress_slice",
+                        fields=("batch", "topic", "consumer_group", "partition", "priority"),
+                        name="sqlqueue_batch_progress_priority",
                     )
                 ],
             },
@@ -286,12 +285,6 @@ class Migration(migrations.Migration):
                 ("failures_since", models.DateTimeField(null=True, verbose_name="failures counted since")),
                 ("opened_at", models.DateTimeField(null=True, verbose_name="retry budget spent at")),
                 ("trial_at", models.DateTimeField(null=True, verbose_name="next trial at")),
-                (
-                    "sharing",
-                    models.SmallIntegerField(
-                        db_default=1, help_text="slices of each partition", verbose_name="sharing"
-                    ),
-                ),
                 ("created_at", models.DateTimeField(db_default=DatabaseNow(), verbose_name="created at")),
             ],
             options={
@@ -580,13 +573,6 @@ class Migration(migrations.Migration):
                 ("topic", ExactField(max_length=104, verbose_name="topic")),
                 ("partition", models.IntegerField(verbose_name="partition")),
                 ("priority", models.SmallIntegerField(db_default=0, verbose_name="priority")),
-                ("slice", models.SmallIntegerField(db_default=0, verbose_name="slice")),
-                (
-                    "slices",
-                    models.SmallIntegerField(
-                        db_default=1, help_text="among which the partition is shared", verbose_name="slices"
-                    ),
-                ),
                 ("position", models.BigIntegerField(verbose_name="position")),
                 ("offset_acked", models.BigIntegerField(verbose_name="watermark")),
                 ("claimed_to", models.BigIntegerField(verbose_name="claimed to")),
@@ -599,8 +585,8 @@ class Migration(migrations.Migration):
                 "db_table": "sqlqueue_offset",
                 "constraints": [
                     models.UniqueConstraint(
-                        fields=("topic", "consumer_group", "partition", "priority", "slice"),
-                        name="sqlqueue_offset_slice",
+                        fields=("topic", "consumer_group", "partition", "priority"),
+                        name="sqlqueue_offset_priority",
                     )
                 ],
             },
@@ -612,7 +598,6 @@ class Migration(migrations.Migration):
                 ("consumer_group", ExactField(max_length=100, verbose_name="group")),
                 ("topic", ExactField(max_length=104, verbose_name="topic")),
                 ("partition", models.IntegerField(verbose_name="partition")),
-                ("slice", models.SmallIntegerField(db_default=0, verbose_name="slice")),
                 ("holder", ExactField(db_default="", max_length=120, verbose_name="holder")),
                 ("fencing_token", models.BigIntegerField(db_default=0, verbose_name="fencing token")),
                 ("valid_until", models.DateTimeField(null=True, verbose_name="valid until")),
@@ -627,7 +612,7 @@ class Migration(migrations.Migration):
                 ],
                 "constraints": [
                     models.UniqueConstraint(
-                        fields=("topic", "consumer_group", "partition", "slice"), name="sqlqueue_lease_slice"
+                        fields=("topic", "consumer_group", "partition"), name="sqlqueue_lease_partition"
                     )
                 ],
             },
@@ -1053,20 +1038,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
-                    "sharing",
-                    models.SmallIntegerField(
-                        db_default=0,
-                        help_text="slices that its consumer asks for; 0: it needs whole partitions",
-                        verbose_name="sharing",
-                    ),
-                ),
-                (
-                    "cohort",
+                    "serves",
                     ExactField(
-                        db_default="alone",
+                        db_default="",
                         help_text="a digest of all that it serves, in one of its rows",
                         max_length=40,
-                        verbose_name="cohort",
+                        verbose_name="serves",
                     ),
                 ),
                 (
@@ -1105,7 +1082,7 @@ class Migration(migrations.Migration):
                 "db_table": "sqlqueue_subscriber_heartbeat",
                 "indexes": [
                     models.Index(fields=["subscriber"], name="sqlqueue_heartbeat_beat"),
-                    models.Index(fields=["cohort"], name="sqlqueue_heartbeat_cohort"),
+                    models.Index(fields=["serves"], name="sqlqueue_heartbeat_serves"),
                 ],
                 "constraints": [
                     models.UniqueConstraint(

@@ -104,7 +104,7 @@ class BatchPart(models.Model):
 
 
 class BatchProgress(models.Model):
-    """How many members of a batch a group has settled in a partition, or a slice of it. Values that the owner writes in
+    """How many members of a batch a group has settled in a partition. Values that the owner writes in
     its settle, behind its fence: each row has one writer, and a settle that is run again changes nothing."""
 
     batch = ExactField(_("batch"), max_length=BATCH_ID)
@@ -112,7 +112,6 @@ class BatchProgress(models.Model):
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
     partition = models.IntegerField(_("partition"))
     priority = models.SmallIntegerField(_("priority"))
-    slice = models.SmallIntegerField(_("slice"), db_default=0)
     acked = models.BigIntegerField(_("acked"))
     dead = models.BigIntegerField(_("dead"))
 
@@ -123,8 +122,8 @@ class BatchProgress(models.Model):
         constraints = [
             # Supports: the upserts of a settle; SELECT … WHERE batch IN (how many are settled).
             models.UniqueConstraint(
-                fields=["batch", "topic", "consumer_group", "partition", "priority", "slice"],
-                name="sqlqueue_batch_progress_slice",
+                fields=["batch", "topic", "consumer_group", "partition", "priority"],
+                name="sqlqueue_batch_progress_priority",
             ),
         ]
 

@@ -18,8 +18,7 @@ class ConsumerGroup(models.Model):
     before the positions are. `streamed_by` is the identity of that checkpoint, and `streamed_read` whether a task has
     read the batch. `flow` is what its consumers' options say of its active hours and limits, `flow_overrides` what an
     operator has set instead, both as JSON; NULL: nothing. `tokens` is what the bucket of its rate limit held at
-    `tokens_at`; `failures` and the times behind it are of its retry budget. `sharing` is among how many leases each
-    partition is shared; leases.sharing changes it."""
+    `tokens_at`; `failures` and the times behind it are of its retry budget."""
 
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
@@ -36,7 +35,6 @@ class ConsumerGroup(models.Model):
     failures_since = models.DateTimeField(_("failures counted since"), null=True)
     opened_at = models.DateTimeField(_("retry budget spent at"), null=True)
     trial_at = models.DateTimeField(_("next trial at"), null=True)
-    sharing = models.SmallIntegerField(_("sharing"), db_default=1, help_text=_("slices of each partition"))
     created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
 
     class Meta:

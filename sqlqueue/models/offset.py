@@ -11,16 +11,13 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 
 
 class Offset(models.Model):
-    """Position, watermark (`offset_acked`) and claim of (group, topic, partition, priority, slice), and the fencing
-    token that a writer must hold. A settle without failures writes only this row. A group that does not share its
-    partitions has one slice, 0 of 1."""
+    """Position, watermark (`offset_acked`) and claim of (group, topic, partition, priority), and the fencing token
+    that a writer must hold. A settle without failures writes only this row."""
 
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
     partition = models.IntegerField(_("partition"))
     priority = models.SmallIntegerField(_("priority"), db_default=0)
-    slice = models.SmallIntegerField(_("slice"), db_default=0)
-    slices = models.SmallIntegerField(_("slices"), db_default=1, help_text=_("among which the partition is shared"))
     position = models.BigIntegerField(_("position"))
     offset_acked = models.BigIntegerField(_("watermark"))
     claimed_to = models.BigIntegerField(_("claimed to"))
@@ -34,7 +31,7 @@ class Offset(models.Model):
         constraints = [
             # Supports: SELECT … WHERE topic [AND consumer_group [AND partition IN]] (acquire, collect, status).
             models.UniqueConstraint(
-                fields=["topic", "consumer_group", "partition", "priority", "slice"], name="sqlqueue_offset_slice"
+                fields=["topic", "consumer_group", "partition", "priority"], name="sqlqueue_offset_priority"
             ),
         ]
 

@@ -14,7 +14,7 @@ WAITS = "-"  # no subscriber's name: its group may not start the partition yet, 
 
 
 class PartitionLease(models.Model):
-    """A subscriber's exclusive, expiring right to one (group, topic, partition, slice). The fencing token grows with
+    """A subscriber's exclusive, expiring right to one (group, topic, partition). The fencing token grows with
     every change of owner, and never returns, not even if the group is removed and registered again.
 
     A partition of a later epoch has the holder WAITS until the group has settled what is before it."""
@@ -22,7 +22,6 @@ class PartitionLease(models.Model):
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
     partition = models.IntegerField(_("partition"))
-    slice = models.SmallIntegerField(_("slice"), db_default=0)
     holder = ExactField(_("holder"), max_length=HOLDER_LENGTH, db_default="")
     fencing_token = models.BigIntegerField(_("fencing token"), db_default=0)
     valid_until = models.DateTimeField(_("valid until"), null=True)
@@ -33,9 +32,7 @@ class PartitionLease(models.Model):
         verbose_name_plural = _("partition leases")
         constraints = [
             # Supports: SELECT … WHERE topic AND consumer_group (all of a group).
-            models.UniqueConstraint(
-                fields=["topic", "consumer_group", "partition", "slice"], name="sqlqueue_lease_slice"
-            ),
+            models.UniqueConstraint(fields=["topic", "consumer_group", "partition"], name="sqlqueue_lease_partition"),
         ]
         indexes = [
             # Supports: UPDATE … WHERE holder = ? (renew all of a subscriber's leases, free a dead one's).

@@ -17,7 +17,6 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 # clock was set back: a live process beats again, and a dead one must not count as alive until that time.
 AHEAD = timedelta(seconds=60)
 STREAM = "spark:"  # so the name of a subscriber begins that is a Spark stream
-ALONE = "alone"  # the cohort of a row that says nothing of the subscriber's others: of an older version
 
 
 class SubscriberHeartbeatQuerySet(models.QuerySet["SubscriberHeartbeat"]):
@@ -61,14 +60,8 @@ class SubscriberHeartbeat(models.Model):
     partitions = ExactField(
         _("partitions"), max_length=TEXT_LENGTH, db_default="", help_text=_("that it serves; empty: all")
     )
-    sharing = models.SmallIntegerField(
-        _("sharing"), db_default=0, help_text=_("slices that its consumer asks for; 0: it needs whole partitions")
-    )
-    cohort = ExactField(
-        _("cohort"),
-        max_length=40,
-        db_default=ALONE,
-        help_text=_("a digest of all that it serves, in one of its rows"),
+    serves = ExactField(
+        _("serves"), max_length=40, db_default="", help_text=_("a digest of all that it serves, in one of its rows")
     )
     runs_until = models.DateTimeField(
         _("runs until"), null=True, help_text=_("the limit of what runs; empty: nothing runs")
@@ -100,8 +93,8 @@ class SubscriberHeartbeat(models.Model):
         indexes = [
             # Supports: UPDATE/DELETE … WHERE subscriber = ? (one process's beats, its end).
             models.Index(fields=["subscriber"], name="sqlqueue_heartbeat_beat"),
-            # Supports: SELECT … WHERE cohort > '' (a row of each subscriber).
-            models.Index(fields=["cohort"], name="sqlqueue_heartbeat_cohort"),
+            # Supports: SELECT … WHERE serves > '' (a row of each subscriber).
+            models.Index(fields=["serves"], name="sqlqueue_heartbeat_serves"),
         ]
 
     def __str__(self) -> str:

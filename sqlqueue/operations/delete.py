@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
-from sqlqueue.core.slices import slice_of
 from sqlqueue.database import retries
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import batch_parts
@@ -32,13 +31,12 @@ class Unsettled(NamedTuple):
 
 @dataclass(slots=True)
 class GroupStates:
-    """What the tables say of a topic's groups. starts: the offset at which each group began; slices: of each of its
-    partitions; claims: (position, claim) by group, partition, priority and slice; ranges: (low, high) by group,
-    partition, priority and key; rows: (acked, in_flight) by group and offset."""
+    """What the tables say of a topic's groups. starts: the offset at which each group began; claims: (position,
+    claim) by group, partition and priority; ranges: (low, high) by group, partition, priority and key; rows: (acked,
+    in_flight) by group and offset."""
 
     starts: dict[str, int]
-    slices: dict[str, int]
-    claims: dict[tuple[str, int, int, int], tuple[int, int]] = field(default_factory=dict)
+    claims: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
     ranges: dict[tuple[str, int, int, str], tuple[int, int]] = field(default_factory=dict)
     rows: dict[tuple[str, int], tuple[bool, int]] = field(default_factory=dict)
 
@@ -49,8 +47,7 @@ class GroupStates:
             if one.target_group not in ("", group):
                 continue
             offset, stream = one.offset, (group, one.partition, one.priority)
-            at = (*stream, slice_of(offset, self.slices[group]))
-            position, claimed = self.claims.get(at, (self.starts[group],) * 2)
+            position, claimed = self.claims.get(stream, (self.starts[group],) * 2)
             low, high = self.ranges.get((*stream, one.partition_key), (0, 0))
             acked, mark = self.rows.get((group, offset), (None, NOT_IN_FLIGHT))
             if acked is not None:
@@ -169,11 +166,11 @@ def _open(alias: str, topic: str, messages: Collection[Message]) -> dict[str, Un
         "priority__in": {one.priority for one in messages},
     }
     names = ("consumer_group", "partition", "priority")
-    known = GroupStates(starts, {one.consumer_group: one.sharing for one in groups})
+    known = GroupStates(starts)
     offset_rows = Offset.objects.using(alias).filter(**streams)
-    columns = (*names, "slice", "position", "claimed_to")
-    for group, partition, priority, slice, position, claimed in offset_rows.values_list(*columns):
-        known.claims[group, partition, priority, slice] = (position, max(position, claimed))
+    columns = (*names, "position", "claimed_to")
+    for group, partition, priority, position, claimed in offset_rows.values_list(*columns):
+        known.claims[group, partition, priority] = (position, max(position, claimed))
     ranges = BlockedRange.objects.using(alias).filter(**streams).covering(offsets, *keys)
     for group, partition, priority, key, low, high in ranges.values_list(*names, "partition_key", "low", "high"):
         known.ranges[group, partition, priority, key] = (low, high)

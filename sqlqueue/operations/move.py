@@ -116,12 +116,12 @@ def add_missing_offsets(alias: str, group: ConsumerGroup, topic: Topic, partitio
     """Add the offset rows that a group has not yet in these partitions, at its start: no process has acquired them. In
     the caller's transaction, which has revoked the leases; what moves the group changes offset rows only."""
     mine = {"topic": group.topic, "consumer_group": group.consumer_group}
-    known = set(Offset.objects.using(alias).filter(**mine).values_list("partition", "priority", "slice"))
-    missing = [at for at in product(partitions, range(topic.priorities), range(group.sharing)) if at not in known]
+    known = set(Offset.objects.using(alias).filter(**mine).values_list("partition", "priority"))
+    missing = [at for at in product(partitions, range(topic.priorities)) if at not in known]
     if not missing:
         return
-    leases = PartitionLease.objects.using(alias).filter(**mine).values_list("partition", "slice", "fencing_token")
-    tokens = {(partition, slice): token for partition, slice, token in leases}
+    leases = PartitionLease.objects.using(alias).filter(**mine).values_list("partition", "fencing_token")
+    tokens = dict(leases)
     marks = dict.fromkeys(("position", "offset_acked", "claimed_to"), group.start)
     rows = [
         Offset(
@@ -129,10 +129,8 @@ def add_missing_offsets(alias: str, group: ConsumerGroup, topic: Topic, partitio
             **marks,
             partition=partition,
             priority=priority,
-            slice=slice,
-            slices=group.sharing,
-            fencing_token=tokens.get((partition, slice), 0),
+            fencing_token=tokens.get(partition, 0),
         )
-        for partition, priority, slice in missing
+        for partition, priority in missing
     ]
     Offset.objects.using(alias).bulk_create(rows, batch_size=ROWS_AT_ONCE)

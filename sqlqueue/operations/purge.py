@@ -18,7 +18,6 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon, highest_offset, on_one_server
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.database.slices import of_offset_row
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import batch_recounts, layouts
@@ -38,9 +37,9 @@ REMEMBERED = """
     SELECT s.consumer_group, SUM(CASE WHEN s.acked = {false} AND s.message_offset <= o.position THEN 1
     WHEN s.acked = {true} AND s.message_offset > o.position THEN -1 ELSE 0 END)
     FROM sqlqueue_delivery_state s JOIN sqlqueue_offset o ON o.topic = s.topic AND o.consumer_group = s.consumer_group
-    AND o."partition" = s."partition" AND o.priority = s.priority AND {slice}
+    AND o."partition" = s."partition" AND o.priority = s.priority
     WHERE s.topic = %s AND s.message_offset <= %s GROUP BY s.consumer_group
-""".replace("{slice}", of_offset_row("s.message_offset", "o"))
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def _recover(alias: str, added: int) -> int:
     meanwhile; then leases before offset rows, as acquiring does it."""
     list(Topic.objects.using(alias).select_for_update().order_by("name").values_list("name", flat=True))
     leases, offsets = PartitionLease.objects.using(alias), Offset.objects.using(alias)
-    list(leases.select_for_update().order_by("topic", "consumer_group", "partition", "slice").values_list("id"))
+    list(leases.select_for_update().order_by("topic", "consumer_group", "partition").values_list("id"))
     _refuse_living(alias)
     highest = max(rows.aggregate(highest=Max("fencing_token"))["highest"] or 0 for rows in (leases, offsets))
     token = int(highest) + added

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from sqlqueue.core.bounds import MOST_ATTEMPTS, checked_whole
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
-from sqlqueue.core.slices import slice_of
 from sqlqueue.database import retries
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import seconds
@@ -180,13 +179,9 @@ def _unread(
     """Return the offsets that are above the claim or in their key's blocked range, and have no row."""
     mine = {"topic": topic, "consumer_group": group, "partition": partition, "priority": priority}
     registered = ConsumerGroup.objects.using(alias).get(topic=topic, consumer_group=group)
-    rows = Offset.objects.using(alias).filter(**mine).values_list("slice", "position", "claimed_to")
-    claims = {slice: max(position, claimed) for slice, position, claimed in rows}
-
-    def is_above(offset: int) -> bool:
-        # What no process has ever owned is at the group's start.
-        return offset > claims.get(slice_of(offset, registered.sharing), registered.start)
-
+    row = Offset.objects.using(alias).filter(**mine).first()
+    # What no process has ever owned is at the group's start.
+    claim = registered.start if row is None else max(row.position, row.claimed_to)
     # Before the rows: a message that leaves its range meanwhile has a row.
     covering = BlockedRange.objects.using(alias).filter(**mine).covering(messages, *messages.values())
     ranges = {key: (low, high) for key, low, high in covering.values_list("partition_key", "low", "high")}
@@ -195,7 +190,7 @@ def _unread(
         low, high = ranges.get(messages[offset], (0, 0))
         return low < offset <= high
 
-    unsettled = [offset for offset in messages if is_above(offset) or waits(offset)]
+    unsettled = [offset for offset in messages if offset > claim or waits(offset)]
     states = DeliveryState.objects.using(alias).filter(**mine, message_offset__in=unsettled)
     known = set(states.values_list("message_offset", flat=True)) if unsettled else set()
     return [offset for offset in unsettled if offset not in known]

@@ -64,7 +64,7 @@ class Membership:
         for topic in self.topics:
             retries.run(alias, self._revoke_other_streams, topic)
             self._owned += self._take(topic, floor)
-        self._leases = len({(taken.ref.topic, taken.ref.lease_number) for taken in self._owned})
+        self._leases = len({(taken.ref.topic, taken.ref.partition) for taken in self._owned})
         self._has_remains = self._remains(BlockedRange).exists() or any(taken.rows for taken in self._owned)
         settled = {topic: self._settled_by_all(topic, floor) for topic in self.topics}
         self.settled = min(settled.values())
@@ -219,7 +219,7 @@ class Membership:
                 in_order=False,  # a micro-batch has all epochs up to an offset
             ):
                 owned[taken.id] = taken
-            wanted = sorted({partition for partition, _ in not_taken(self.alias, self.group, topic, owned.values())})
+            wanted = sorted(not_taken(self.alias, self.group, topic, owned.values()))
             if not wanted:
                 return list(owned.values())
             if time.monotonic() > deadline:

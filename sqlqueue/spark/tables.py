@@ -108,8 +108,6 @@ _OFFSET = (
     "topic string",
     "partition int",
     "priority int",
-    "slice int",
-    "slices int",
     "position bigint",
     "offset_acked bigint",
     "claimed_to bigint",

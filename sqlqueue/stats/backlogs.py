@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.stats import sampling
 from sqlqueue.stats.counting import Range, count
@@ -15,11 +14,11 @@ from sqlqueue.stats.positions import StoredPartition
 # The beginning of a backlog, and its last message. Index: (topic, partition, priority, offset).
 HEAD = """
     SELECT %s, COUNT(*), MIN("offset"), MAX("offset"), SUM(CASE WHEN "offset" <= %s THEN 1 ELSE 0 END) FROM
-    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {beyond}{slice} ORDER BY {ascending} LIMIT %s) AS head
+    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {ascending} LIMIT %s) AS head
 """
 TAIL = """
     SELECT %s, COUNT(*), MIN("offset"), MAX("offset"), 0 FROM
-    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {beyond}{slice} ORDER BY {descending} LIMIT %s) AS tail
+    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {descending} LIMIT %s) AS tail
 """
 
 
@@ -46,15 +45,14 @@ def backlogs_of(alias: str, partitions: Sequence[StoredPartition]) -> dict[Store
             bounds = sql.range_values(stored.topic, stored.partition, stored.priority, stored.position)
             values += (index, stored.claimed, *bounds, sampling.SAMPLE, -1 - index, *bounds, 1)
         ends: dict[int, tuple[int, int, int, int]] = {}
-        texts = [both.replace("{slice}", in_slice('"offset"', stored.slice, stored.slices)) for stored in some]
-        for index, *end in execute(alias, " UNION ALL ".join(texts), values).fetchall():
+        for index, *end in execute(alias, " UNION ALL ".join([both] * len(some)), values).fetchall():
             ends[index] = tuple(int(value or 0) for value in end)  # type: ignore[assignment]
         for index, stored in enumerate(some):
             (messages, first, upto, claimed), (_, _, last, _) = ends[index], ends[-1 - index]
             found[stored] = Backlog(messages, claimed, False, first, last)
             if messages == sampling.SAMPLE:
                 stream = (stored.topic, stored.partition, stored.priority)
-                longer[stored] = Range(*stream, upto, last, stored.slice, stored.slices, stored.group)
+                longer[stored] = Range(*stream, upto, last, stored.group)
     counted: Counter[tuple[str, str]] = Counter()
     for stored, backlog in found.items():
         counted[stored.topic, stored.group] += backlog.messages

@@ -9,23 +9,22 @@ from random import Random
 from types import MappingProxyType
 from typing import NamedTuple
 
-from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.stats import sampling
 
 # Index of both: (topic, partition, priority, offset).
 FIRST = """
     SELECT %s, COUNT(*), MAX("offset") FROM
-    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {within}{slice} ORDER BY {ascending} LIMIT %s) AS some
+    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {ascending} LIMIT %s) AS some
 """
 LAST = """
     SELECT %s, COUNT(*), MAX("offset") FROM
-    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {within}{slice} ORDER BY {descending} LIMIT %s) AS some
+    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {descending} LIMIT %s) AS some
 """
 
 
 class Range(NamedTuple):
-    """Offsets of one partition and priority, or a slice of it: above `low`, up to `high`.
+    """Offsets of one partition and priority: above `low`, up to `high`.
 
     part_of: ranges of a topic that say the same here (a consumer group's) are counted together.
     """
@@ -35,8 +34,6 @@ class Range(NamedTuple):
     priority: int
     low: int
     high: int
-    slice: int = 0
-    slices: int = 1
     part_of: str = ""
 
     @property
@@ -181,7 +178,6 @@ def _read(alias: str, text: str, ranges: Sequence[Range], *most: int) -> list[tu
         values: list[object] = []
         for index in some:
             values += (index, *syntax.range_values(*ranges[index][:5]), most[index % len(most)])
-        texts = [branch.replace("{slice}", in_slice('"offset"', *ranges[index][5:7])) for index in some]
-        for index, messages, upto in execute(alias, " UNION ALL ".join(texts), values).fetchall():
+        for index, messages, upto in execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall():
             found[index] = (int(messages), int(upto or 0))
     return found

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from sqlqueue.core.partition import limits
-from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
 
 PARTITIONS_AT_ONCE = 120
@@ -19,12 +18,12 @@ NEARLY = 0.9  # what is read and waits behind its key is beyond the claim, and n
 # How many messages of a partition wait by their own outcome, up to a limit? Index: the states' unique key.
 WAITING = """
     SELECT %s, COUNT(*) FROM (SELECT message_offset FROM sqlqueue_delivery_state WHERE topic = %s
-    AND consumer_group = %s AND "partition" = %s AND priority = %s AND acked = {false}{slice} LIMIT %s) AS waiting
+    AND consumer_group = %s AND "partition" = %s AND priority = %s AND acked = {false} LIMIT %s) AS waiting
 """
 # How many messages stand between a position and a claim, up to a limit? Index: (topic, partition, priority, offset).
 CLAIMED = """
     SELECT %s, COUNT(*) FROM
-    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {within}{slice} ORDER BY {ascending} LIMIT %s) AS claimed
+    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {ascending} LIMIT %s) AS claimed
 """
 
 
@@ -43,10 +42,6 @@ class PartitionPosition(Protocol):
     def position(self) -> int: ...
     @property
     def claimed(self) -> int: ...
-    @property
-    def slice(self) -> int: ...
-    @property
-    def slices(self) -> int: ...
 
 
 S = TypeVar("S", bound=PartitionPosition)
@@ -62,8 +57,7 @@ def full_partitions(alias: str, partitions: Sequence[S]) -> set[S]:
     """Return those in which so many messages wait by their own outcome that nothing new is read."""
     most = limits.HEADS_LIMIT
     values = [(stored.topic, stored.group, stored.partition, stored.priority, most) for stored in partitions]
-    texts = [_of_slice(WAITING, "message_offset", stored) for stored in partitions]
-    return {stored for stored, count in zip(partitions, _counts(alias, texts, values)) if count >= most}
+    return {stored for stored, count in zip(partitions, _counts(alias, WAITING, values)) if count >= most}
 
 
 def held_partitions(alias: str, partitions: Sequence[S]) -> set[S]:
@@ -75,21 +69,15 @@ def held_partitions(alias: str, partitions: Sequence[S]) -> set[S]:
         (*bounds(stored.topic, stored.partition, stored.priority, stored.position, stored.claimed), most)
         for stored in some
     ]
-    texts = [_of_slice(CLAIMED, '"offset"', stored) for stored in some]
-    return {stored for stored, count in zip(some, _counts(alias, texts, values)) if count >= NEARLY * most}
+    return {stored for stored, count in zip(some, _counts(alias, CLAIMED, values)) if count >= NEARLY * most}
 
 
-def _of_slice(text: str, column: str, stored: PartitionPosition) -> str:
-    return text.strip().replace("{slice}", in_slice(column, stored.slice, stored.slices))
-
-
-def _counts(alias: str, texts: Sequence[str], values: Sequence[tuple[object, ...]]) -> list[int]:
-    branches = [dialect(alias).branch.format(text) for text in texts]
+def _counts(alias: str, text: str, values: Sequence[tuple[object, ...]]) -> list[int]:
+    branch = dialect(alias).branch.format(text.strip())
     found = [0] * len(values)
     for start in range(0, len(values), PARTITIONS_AT_ONCE):
         some = list(enumerate(values))[start : start + PARTITIONS_AT_ONCE]
         parameters = [value for index, its in some for value in (index, *its)]
-        text = " UNION ALL ".join(branches[start : start + PARTITIONS_AT_ONCE])
-        for index, count in execute(alias, text, parameters).fetchall():
+        for index, count in execute(alias, " UNION ALL ".join([branch] * len(some)), parameters).fetchall():
             found[index] = count
     return found

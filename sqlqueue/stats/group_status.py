@@ -14,7 +14,6 @@ from django.db.models import Q
 from sqlqueue.core.flow import NO_FLOW, Flow, in_effect
 from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED, TOO_LATE
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
-from sqlqueue.core.slices import slice_of
 from sqlqueue.log.progress import Progress
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset, dead_letter_topic
 
@@ -133,7 +132,7 @@ class _Looks(NamedTuple):
     settle moves behind the position meanwhile is found in a range or a row, and what it takes out of a range has a
     row. But for one that was acked in its handler's transaction: its row goes when the position passes it."""
 
-    offset_rows: dict[StreamRef, list[Offset]]
+    offset_rows: dict[StreamRef, Offset]
     ranges: dict[OrderingQueueRef, tuple[int, int]]
     rows: dict[tuple[int, str], DeliveryState]  # by offset and group
 
@@ -154,24 +153,21 @@ def _look(alias: str, messages: Sequence[Message], groups: Groups) -> _Looks:
     return _Looks(offset_rows, ranges, {(row.message_offset, row.consumer_group): row for row in states})
 
 
-def _offset_rows(alias: str, streams: Sequence[tuple[Q, list[Message]]]) -> dict[StreamRef, list[Offset]]:
-    found: dict[StreamRef, list[Offset]] = {}
-    for one in Offset.objects.using(alias).filter(_either(stream for stream, _ in streams)):
-        found.setdefault((one.topic, one.consumer_group, one.partition, one.priority), []).append(one)
-    return found
+def _offset_rows(alias: str, streams: Sequence[tuple[Q, list[Message]]]) -> dict[StreamRef, Offset]:
+    rows = Offset.objects.using(alias).filter(_either(stream for stream, _ in streams))
+    return {(one.topic, one.consumer_group, one.partition, one.priority): one for one in rows}
 
 
-def _offset_row(offset_rows: dict[StreamRef, list[Offset]], message: Message, group: str) -> Offset | None:
-    """Return the offset row of the slice that a message belongs to in a group."""
-    rows = offset_rows.get((message.topic, group, message.partition, message.priority), ())
-    return next((row for row in rows if row.slice == slice_of(message.offset, row.slices)), None)
+def _offset_row(offset_rows: dict[StreamRef, Offset], message: Message, group: str) -> Offset | None:
+    """Return a group's offset row of the partition and priority of a message."""
+    return offset_rows.get((message.topic, group, message.partition, message.priority))
 
 
 def _passed(alias: str, messages: Sequence[Message], groups: Groups, looks: _Looks) -> Sequence[Message]:
     """Return the messages without a row that a position has passed since it was read. One statement; none if every
     message has its rows."""
 
-    def is_above(message: Message, group: str, offset_rows: dict[StreamRef, list[Offset]]) -> bool:
+    def is_above(message: Message, group: str, offset_rows: dict[StreamRef, Offset]) -> bool:
         row = _offset_row(offset_rows, message, group)
         return message.offset > (row.position if row else groups[message.topic][group].start)
 

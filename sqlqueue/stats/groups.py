@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import NamedTuple
 
 from sqlqueue.core.flow import Flow, in_effect
-from sqlqueue.database.slices import of_offset_row
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.models import ConsumerGroup, LimitShare
 from sqlqueue.stats import sampling
@@ -26,8 +25,8 @@ STATES = """
     FROM (SELECT "partition", priority, message_offset, acked, in_flight, retry_count FROM sqlqueue_delivery_state
     WHERE topic = %s AND consumer_group = %s LIMIT %s) AS s
     JOIN sqlqueue_offset o ON o.topic = %s AND o.consumer_group = %s AND o."partition" = s."partition"
-    AND o.priority = s.priority AND {slice}
-""".replace("{slice}", of_offset_row("s.message_offset", "o"))
+    AND o.priority = s.priority
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
-from sqlqueue.core.slices import slice_of
 from sqlqueue.models import DeliveryState, PartitionLease
 from sqlqueue.stats.backlogs import backlogs_of
 from sqlqueue.stats.blocked import blocked_in_partitions
@@ -19,7 +18,7 @@ from sqlqueue.stats.stuck import dispatched, limits_reached, stuck_partitions
 
 @dataclass(frozen=True, slots=True)
 class PartitionStats:
-    """A group in one partition and priority, or a slice of it. Counts are of messages, ages in seconds.
+    """A group in one partition and priority. Counts are of messages, ages in seconds.
 
     oldest: the offset of the oldest message that is not acked; settled: how long ago the last settle was; holder: the
     subscriber that owns it, "" for none; stuck: why the watermark stands still ("failing", "standing", "full", "held"),
@@ -41,14 +40,12 @@ class PartitionStats:
     settled: float | None
     holder: str
     stuck: str
-    slice: int = 0
-    slices: int = 1
     waits: bool = False
 
     @property
-    def order(self) -> tuple[bool, bool, int, int, int, int]:
+    def order(self) -> tuple[bool, bool, int, int, int]:
         """Sort key: first the stuck ones, then those with a lag and without an owner, then by lag."""
-        return not self.stuck, bool(self.holder) or not self.lag, -self.lag, self.partition, self.priority, self.slice
+        return not self.stuck, bool(self.holder) or not self.lag, -self.lag, self.partition, self.priority
 
 
 def partition_stats(
@@ -62,20 +59,20 @@ def partition_stats(
     behind = [stored for stored in partitions if stored in first]
     backlogs = backlogs_of(alias, behind)
     mine = {"topic": topic, "consumer_group": group}
-    leases = PartitionLease.objects.using(alias).filter(**mine).values_list("partition", "slice", "holder")
-    holders = {(partition, slice): holder for partition, slice, holder in leases}
-    states = _states(alias, topic, group, partitions[0].slices if partitions else 1)
+    leases = PartitionLease.objects.using(alias).filter(**mine).values_list("partition", "holder")
+    holders = dict(leases)
+    states = _states(alias, topic, group)
     failing = behind if may_be_full(sum(map(len, states.values())), MOST_ROWS) else []
     alive = processes(alias)
     limits = limits_reached(alias, failing, backlogs, alive.horizon if alive.alive else None)
     in_flight = dispatched(alias, first)
     standing = () if outside_hours else stuck_partitions(behind, first, limits, in_flight, alive.work, working_for)
-    stuck = {(one.partition, one.priority, one.slice): one.why for one in standing}
+    stuck = {(one.partition, one.priority): one.why for one in standing}
     ranges = blocked_in_partitions(alias, topic, group, MOST_ROWS)
     found = []
     for stored in partitions:
         number = stored.partition, stored.priority
-        backlog, rows = backlogs.get(stored), states.get((*number, stored.slice), [])
+        backlog, rows = backlogs.get(stored), states.get(number, [])
         unsettled = [row for row in rows if not row.acked]
         waiting = [row for row in unsettled if row.in_flight == NOT_IN_FLIGHT]
         known = sum(row.message_offset <= stored.position for row in unsettled)
@@ -95,20 +92,18 @@ def partition_stats(
                 offset,
                 age,
                 stored.settled,
-                holders.get((stored.partition, stored.slice), "") if stored.owned else "",
-                stuck.get((*number, stored.slice), ""),
-                stored.slice,
-                stored.slices,
+                holders.get(stored.partition, "") if stored.owned else "",
+                stuck.get(number, ""),
                 stored.waits,
             )
         )
     return sorted(found, key=lambda one: one.order)
 
 
-def _states(alias: str, topic: str, group: str, slices: int) -> dict[tuple[int, int, int], list[DeliveryState]]:
+def _states(alias: str, topic: str, group: str) -> dict[tuple[int, int], list[DeliveryState]]:
     rows = DeliveryState.objects.using(alias).filter(topic=topic, consumer_group=group)
     columns = ("partition", "priority", "message_offset", "acked", "in_flight", "retry_count")
-    found: dict[tuple[int, int, int], list[DeliveryState]] = defaultdict(list)
+    found: dict[tuple[int, int], list[DeliveryState]] = defaultdict(list)
     for row in rows.only(*columns)[:MOST_ROWS]:
-        found[row.partition, row.priority, slice_of(row.message_offset, slices)].append(row)
+        found[row.partition, row.priority].append(row)
     return found

@@ -6,25 +6,24 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sqlqueue.database.insert_sql import SLOTS
-from sqlqueue.database.slices import in_slice
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.models.partition_lease import WAITS
 from sqlqueue.stats import sampling
 
-# One row for each (group, topic, partition, priority, slice). The gate's slots are the numbers of the priorities, from
+# One row for each (group, topic, partition, priority). The gate's slots are the numbers of the priorities, from
 # the first one of those that publishers use; without the range that all topics have, all of them would be read for each
 # lease. Index: the unique keys of groups, leases and offsets; the gate's primary key.
 PARTITIONS = """
     SELECT g.topic, g.consumer_group, l."partition", {priority}, COALESCE(o.position, g.start),
     COALESCE(o.offset_acked, g.start), COALESCE(o.claimed_to, g.start), {settled},
-    l.holder <> '' AND l.valid_until > {now}, g.paused OR t.paused, l.slice, g.sharing,
+    l.holder <> '' AND l.valid_until > {now}, g.paused OR t.paused,
     l.holder = '{waits}', l.holder
     FROM sqlqueue_consumer_group g JOIN sqlqueue_topic t ON t.name = g.topic
     JOIN sqlqueue_partition_lease l ON l.topic = g.topic AND l.consumer_group = g.consumer_group
     JOIN sqlqueue_publish_gate n ON n.slot >= {first} AND n.slot < {first} + t.priorities
     AND n.slot BETWEEN {first} AND {first} + (SELECT MAX(priorities) - 1 FROM sqlqueue_topic)
     LEFT JOIN sqlqueue_offset o ON o.topic = g.topic AND o.consumer_group = g.consumer_group
-    AND o."partition" = l."partition" AND o.priority = {priority} AND o.slice = l.slice
+    AND o."partition" = l."partition" AND o.priority = {priority}
 """
 FIRST_SLOT = "(SELECT CASE WHEN MAX(slot) < {slots} THEN 0 ELSE {slots} END FROM sqlqueue_publish_gate)"
 PRIORITY = "n.slot - {slots} * (n.slot {div} {slots})"
@@ -32,12 +31,12 @@ ONE_TOPIC = " WHERE g.topic = %s"
 ONE_GROUP = " WHERE g.topic = %s AND g.consumer_group = %s"
 # The first message above an offset: the oldest that is not acked. Index: (topic, partition, priority, offset).
 FIRST = """
-    SELECT %s, "offset", {remaining} FROM sqlqueue_message{by_stream} WHERE {beyond}{slice} ORDER BY {ascending} LIMIT 1
+    SELECT %s, "offset", {remaining} FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {ascending} LIMIT 1
 """
 
 
 class StoredPartition(NamedTuple):
-    """Position, watermark and claim of a group in a partition and priority, or a slice of it, as stored. settled: how
+    """Position, watermark and claim of a group in a partition and priority, as stored. settled: how
     many seconds ago the offset row was written, None without one; owned: its lease is held; paused: the group or its
     topic is; waits: the group may not start it yet, since an earlier epoch has something of its keys; holder: the
     subscriber that holds its lease, or did so last."""
@@ -52,8 +51,6 @@ class StoredPartition(NamedTuple):
     settled: float | None
     owned: bool
     paused: bool
-    slice: int = 0
-    slices: int = 1
     waits: bool = False
     holder: str = ""
 
@@ -67,7 +64,7 @@ def partitions_of(alias: str, topic: str, group: str = "") -> list[StoredPartiti
     """Return the partitions of a topic's groups, or of one group, by partition and priority."""
     where, values = (ONE_GROUP, (topic, group)) if group else (ONE_TOPIC, (topic,))
     found = _read(alias, PARTITIONS + where, values)
-    return sorted(found, key=lambda stored: (stored.partition, stored.priority, stored.slice))
+    return sorted(found, key=lambda stored: (stored.partition, stored.priority))
 
 
 def _read(alias: str, statement: str, values: Sequence[object]) -> list[StoredPartition]:
@@ -84,10 +81,8 @@ def _read(alias: str, statement: str, values: Sequence[object]) -> list[StoredPa
             (
                 *row[:7],
                 None if row[7] is None else -float(row[7]),
-                *map(bool, row[8:10]),
-                *row[10:12],
-                bool(row[12]),
-                row[13],
+                *map(bool, row[8:11]),
+                row[11],
             )
         )
         for row in rows
@@ -103,7 +98,6 @@ def first_unacked(alias: str, partitions: Sequence[StoredPartition]) -> dict[Sto
         values: list[object] = []
         for index, stored in enumerate(some):
             values += (index, *sql.range_values(stored.topic, stored.partition, stored.priority, stored.watermark))
-        branches = [branch.replace("{slice}", in_slice('"offset"', stored.slice, stored.slices)) for stored in some]
-        for index, offset, remaining in execute(alias, " UNION ALL ".join(branches), values).fetchall():
+        for index, offset, remaining in execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall():
             found[some[index]] = (offset, max(0.0, -float(remaining)))
     return found

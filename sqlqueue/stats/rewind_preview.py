@@ -23,18 +23,15 @@ class RewindPreview(NamedTuple):
 
 
 class Positions(NamedTuple):
-    """The positions of a group by (partition, priority, slice), of those with an offset row; that of all others; and
-    how many slices each partition has."""
+    """The positions of a group by (partition, priority), of those with an offset row; and that of all others."""
 
-    of: dict[tuple[int, int, int], int]
+    of: dict[tuple[int, int], int]
     start: int
-    slices: int
 
     def each(self, topic: str, partitions: Iterable[int], priorities: int) -> Iterator[tuple[Range, int]]:
-        """Yield every slice of some partitions as a range that is empty, and its position."""
-        for stream in product(partitions, range(priorities), range(self.slices)):
-            partition, priority, slice = stream
-            yield Range(topic, partition, priority, 0, 0, slice, self.slices), self.of.get(stream, self.start)
+        """Yield some partitions, one for each priority, as a range that is empty, and its position."""
+        for stream in product(partitions, range(priorities)):
+            yield Range(topic, *stream, 0, 0), self.of.get(stream, self.start)
 
 
 def count_above(
@@ -49,7 +46,7 @@ def count_above(
     if options is None:
         return RewindPreview(0, 0, 0, False)
     partitions = layouts.numbers(alias, topic) if partition is None else [partition]
-    positions = positions_of(alias, topic, group) if group else Positions({}, offset, 1)
+    positions = positions_of(alias, topic, group) if group else Positions({}, offset)
     highest = highest_offset(alias)
     between, beyond, read = [], [], []
     for empty, position in positions.each(topic, partitions, options.priorities):
@@ -66,10 +63,10 @@ def count_above(
 def positions_of(alias: str, topic: str, group: str) -> Positions:
     """Return the group's positions."""
     groups = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group)
-    start, slices = groups.values_list("start", "sharing").first() or (0, 1)
+    start = groups.values_list("start", flat=True).first() or 0
     rows = Offset.objects.using(alias).filter(topic=topic, consumer_group=group)
-    found = rows.values_list("partition", "priority", "slice", "position")
-    return Positions({(p, q, slice): position for p, q, slice, position in found}, start, slices)
+    found = rows.values_list("partition", "priority", "position")
+    return Positions({(p, q): position for p, q, position in found}, start)
 
 
 def count_ranges(alias: str, ranges: list[Range]) -> tuple[list[int], bool]:

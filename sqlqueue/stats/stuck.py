@@ -36,7 +36,6 @@ class Stuck:
     offset: int
     seconds: float
     why: str
-    slice: int = 0
 
 
 def limits_reached(
@@ -88,12 +87,12 @@ def stuck_partitions(
         if stored.paused or stored.waits:
             continue
         if stored in limits:
-            yield Stuck(stored.partition, stored.priority, offset, age, limits[stored], stored.slice)
+            yield Stuck(stored.partition, stored.priority, offset, age, limits[stored])
         elif offset <= stored.position and stored not in in_flight:  # an unacked message there has a row
             if age > HELD_BACK:
-                yield Stuck(stored.partition, stored.priority, offset, age, "failing", stored.slice)
+                yield Stuck(stored.partition, stored.priority, offset, age, "failing")
         elif age > STANDS_STILL and (seconds := min(age, _still_for(stored, work))) > STANDS_STILL:
-            yield Stuck(stored.partition, stored.priority, offset, seconds, "standing", stored.slice)
+            yield Stuck(stored.partition, stored.priority, offset, seconds, "standing")
 
 
 def _still_for(stored: StoredPartition, work: Work) -> float:

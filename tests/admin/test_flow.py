@@ -8,8 +8,7 @@ from django.test import Client
 
 from sqlqueue import publish
 from sqlqueue.core.flow import Flow, checked_flow, in_effect
-from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log.flow import declare, override
+from sqlqueue.log.flow import declare
 from sqlqueue.log.groups import register
 from sqlqueue.models import ConsumerGroup
 from tests.admin.test_overview import page, words
@@ -72,18 +71,6 @@ def test_what_cannot_be_is_refused(
     assert answer.status_code == 200
     assert said in answer.content.decode()
     assert ConsumerGroup.objects.get().flow_overrides is None
-
-
-def test_a_limit_of_each_key_is_refused_while_partitions_are_shared(
-    staff: Callable[..., Client], group: ConsumerGroup
-) -> None:
-    ConsumerGroup.objects.update(sharing=4)
-    given = {"override_concurrency_limit_per_key": "on", "concurrency_limit_per_key": "2"}
-    answer = staff("change_consumergroup").post(path(group, "flow"), given)
-    assert "several processes" in answer.content.decode()
-    with pytest.raises(ConfigurationError, match="shares its partitions"):
-        override("default", "books", "orders", {"concurrency_limit_per_key": 2})
-    override("default", "books", "orders", {"concurrency_limit_per_key": None})
 
 
 def test_limits_are_overridden_together(staff: Callable[..., Client], group: ConsumerGroup) -> None:

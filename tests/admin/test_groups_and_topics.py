@@ -12,7 +12,6 @@ from django.utils import timezone
 
 from sqlqueue import Delivery, NewMessage, publish_many
 from sqlqueue.admin import consumer_groups
-from sqlqueue.admin.offsets import OffsetAdmin
 from sqlqueue.log.groups import register
 from sqlqueue.models import ConsumerGroup, Message, Offset, Topic
 from tests.admin.test_overview import page, words
@@ -256,24 +255,3 @@ def test_what_is_not_there_is_not_found(group: ConsumerGroup, admin_client: Clie
     send = admin_client.post if name == "pause" else admin_client.get
     for key in ("99999999", "x"):
         assert send(f"/admin/sqlqueue/consumergroup/{key}/{name}/").status_code == 404
-
-
-def test_the_slices_of_shared_partitions_are_shown(
-    consuming: Consuming, admin_client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    consuming.consumer("orders", lambda delivery: None, group="labels", ordering="none", sharing=3)
-    publish_many("orders", range(10))
-    consuming.drain()
-    shown = words(page(admin_client, address(ConsumerGroup.objects.get(), "change")))
-    for number in range(3):
-        assert f"(slice {number} of 3)" in shown
-    leases = words(page(admin_client, "/admin/sqlqueue/partitionlease/"))
-    assert "Slice" in leases
-    monkeypatch.setattr(OffsetAdmin, "list_per_page", 5)  # a page ends among the slices of a partition
-    listed, link = [], "?"
-    while link:
-        changes = admin_client.get(f"/admin/sqlqueue/offset/{link}").context["cl"]
-        listed += [(row.partition, row.slice) for row in changes.result_list]
-        link = changes.next_link
-    assert listed == list(Offset.objects.order_by("partition", "slice").values_list("partition", "slice"))
-    assert len(listed) > 5

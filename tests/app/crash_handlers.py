@@ -83,8 +83,8 @@ def handle_what_kills(delivery: Delivery) -> None:
     handle(delivery)
 
 
-@consumer("sliced", atomic=True, ordering="none", sharing=int(os.environ.get("SHARING", "1")), max_attempts=20)
-def handle_a_slice(delivery: Delivery) -> None:
+@consumer("unordered", atomic=True, ordering="none", max_attempts=20)
+def handle_in_any_order(delivery: Delivery) -> None:
     handle(delivery)
 
 

@@ -13,11 +13,6 @@ def echo(delivery) -> object:
     return delivery.payload
 
 
-@consumer("shared", ordering="none", sharing=int(os.environ.get("SHARING", "1")))
-def take_10_ms(delivery) -> None:
-    time.sleep(0.01)
-
-
 @consumer("delayed")
 def note_lateness(delivery) -> None:
     """Write down by how many seconds it comes after its due time."""

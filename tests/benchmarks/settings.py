@@ -9,6 +9,5 @@ INSTALLED_APPS = [*APPS, "tests.benchmarks"]
 SQLQUEUE = {
     "CONSUMERS_MODULE": "handlers",
     "PARTITIONS": int(os.environ.get("PARTITIONS", "16")),
-    "TOPICS": {"shared": {"partitions": 1}},
     "STRICT_TOPICS": False,
 }

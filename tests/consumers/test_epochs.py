@@ -85,7 +85,6 @@ def asynchronous(course: Course) -> Any:
         {"atomic": True, "commit_every": 10},
         {"ordering": "partition"},
         {"ordering": "none"},
-        {"ordering": "none", "sharing": 3},
     ],
     ids=lambda options: "-".join(options) + "-" + str(options.get("ordering", "")),
 )

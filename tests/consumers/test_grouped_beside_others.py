@@ -55,7 +55,7 @@ def one_partition(consuming: Consuming, settings: Any) -> None:
     "options",
     [
         {"where": {"payload.n": [number for number in range(25) if number % 3 != 2]}},
-        {"sharing": 3, "ordering": "none"},
+        {"ordering": "none"},
         {"concurrency_limit": 1},
         {"rate_limit": "1000/s"},
         {"retry_budget": "1000/s"},

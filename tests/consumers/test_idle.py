@@ -31,8 +31,8 @@ POLL = "SELECT (SELECT MAX("  # what is new, what is scheduled, and whether ther
 # How often what they begin with is sent beside. docs/operations/scaling.md has some of these figures.
 SENT = {
     "SELECT g.consumer_group": 20,  # options, with each balance
-    "SELECT cohort": 20,
-    "SELECT consumer_group, topic, partition, slice, id": 20,
+    "SELECT serves": 20,
+    "SELECT consumer_group, topic, partition, id": 20,
     "SELECT 1 FROM sqlqueue_scheduled_message": 2,  # each background task for itself
     "SELECT sqlqueue_replay": 2,
     "SELECT sqlqueue_rescheduling": 2,

@@ -122,7 +122,6 @@ def test_it_is_set_raised_and_lifted_while_consumers_run(consuming: Consuming, s
         ({}, 'needs ordering="none"'),
         ({"ordering": "partition"}, 'needs ordering="none"'),
         ({"ordering": "none", "batch": True}, "no batch"),
-        ({"ordering": "none", "sharing": 2}, "leave sharing out"),
     ],
 )
 def test_it_needs_whole_partitions_without_order_or_batches(

@@ -20,7 +20,6 @@ from sqlqueue.consumers.working_set import WorkingSet
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity
 from sqlqueue.leases import heartbeat
 from sqlqueue.models import Offset, SharedHorizon, SubscriberHeartbeat
-from sqlqueue.models.subscriber_heartbeat import ALONE
 from sqlqueue.operations.recover import recover
 from tests.consumers.test_pace import counted
 from tests.consumers.test_reading import OpenPublish
@@ -191,14 +190,10 @@ def test_where_the_logs_end_is_the_horizon_nobody_waits_or_shares() -> None:
         assert not SharedHorizon.objects.exists()
 
 
-@pytest.mark.parametrize("of", ["Spark", "an older version"])
-def test_those_that_share_nothing_do_not_count(of: str) -> None:
+def test_spark_streams_which_share_nothing_do_not_count() -> None:
     with one_of(MANY) as hosted:
         others = SubscriberHeartbeat.objects.exclude(subscriber=hosted.name)
-        if of == "Spark":
-            others.update(subscriber=Concat(Value("spark:"), F("subscriber")))
-        else:
-            others.update(cohort=ALONE)
+        others.update(subscriber=Concat(Value("spark:"), F("subscriber")))
         hosted.loop.balance()
         assert hosted.ownership.living == 1
 

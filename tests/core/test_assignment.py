@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlqueue.core.assignment import excess, fair_share, former_share
+from sqlqueue.core.assignment import excess, fair_share
 
 pytestmark = pytest.mark.once
 
@@ -33,11 +33,6 @@ def test_when_one_goes_no_other_has_to_give_anything_up(partitions: int, names: 
     _gone, *others = sorted(names)
     for name in others:
         assert fair_share(partitions, others, name, salt) >= fair_share(partitions, sorted(names), name, salt)
-
-
-@given(st.integers(0, 500), st.sets(st.text(max_size=5), min_size=1, max_size=20), st.text(max_size=10))
-def test_the_former_shares_cover_everything_once(partitions: int, names: set[str], salt: str) -> None:
-    assert sum(former_share(partitions, sorted(names), name, salt) for name in names) == partitions
 
 
 def test_one_who_has_no_heartbeat_yet_counts_itself() -> None:

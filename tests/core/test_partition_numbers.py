@@ -9,7 +9,7 @@ from sqlqueue.core.partition_numbers import (
     TEXT_LENGTH,
     Numbers,
     numbers_text,
-    parts_by_sharers,
+    parts_by_subscribers,
     read_numbers,
     stored_numbers,
 )
@@ -77,8 +77,8 @@ def test_shares(count: int, subscribers: dict[str, range | None], shares: list[i
         name: None if numbers is None else frozenset(numbers) for name, numbers in subscribers.items()
     }
     found = dict.fromkeys(subscribers, 0)
-    for numbers, sharers in parts_by_sharers(count, sets):
-        for name in sharers:
-            found[name] += fair_share(count if numbers is None else len(numbers), sharers, name, "g/t")
+    for numbers, names in parts_by_subscribers(count, sets):
+        for name in names:
+            found[name] += fair_share(count if numbers is None else len(numbers), names, name, "g/t")
     assert sorted(found.values()) == sorted(shares)
     assert sum(found.values()) == count

@@ -447,14 +447,14 @@ def test_a_long_and_uneven_history_leads_no_read_astray(topics: None, place: str
             (FIRST.replace("{released}", rule.sql), (0, 0, 0, 0, *words.range_values(topic, 3, 0, 0))),
             (ABOVE, (0, *words.range_values(topic, 3, 0, low))),
         ):
-            text = words.sql(statement.replace("{slice}", ""))  # a partition that is not shared
+            text = words.sql(statement)
             assert indexes_of(text, values) == {"sqlqueue_message_fetch"}, statement
             if statement.startswith("SELECT %s, payload"):
                 text, values = server.proven(words.branch.format(text), values, 2, 0)
                 assert indexes_of(words.sql(text), tuple(values)) == {"sqlqueue_message_fetch"}
     for topic in ("t", "many"):  # a small topic may be read as a whole
         within = words.range_values(topic, 3, 0, low, low + 10_000)
-        assert indexes_of(words.sql(LOOK.replace("{slice}", "")), (0, *within, 20_000)) == {"sqlqueue_message_fetch"}
+        assert indexes_of(words.sql(LOOK), (0, *within, 20_000)) == {"sqlqueue_message_fetch"}
         assert indexes_of(words.sql(SCAN), (*within, 5_000)) == {"sqlqueue_message_fetch"}
     condition, proof = server.proof()
     head = POLL_HEAD.replace("{proof}", f", CASE WHEN {condition} THEN 1 ELSE 0 END").replace("{shared}", SHARED)
@@ -487,7 +487,7 @@ def test_a_read_of_a_stream_reads_no_other_stream(topics: None, statement: str) 
         cursor.execute("ANALYZE sqlqueue_message")
     words, highest = dialect("default"), highest_offset("default")
     high = () if "{beyond}" in statement else (highest,)
-    text = words.sql(statement.replace("{columns}", "payload").replace("{slice}", ""))
+    text = words.sql(statement.replace("{columns}", "payload"))
     limit = () if statement == ABOVE else (500,)
     values = (0, *words.range_values("t", 1, 0, highest - 20, *high), *limit)
     with connection.cursor() as cursor:

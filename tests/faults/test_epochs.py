@@ -71,7 +71,7 @@ def kill_one(topic: str, processes: ManageCommand) -> None:
     "topic",
     [
         "steady",
-        "sliced",
+        "unordered",
         pytest.param("atomic", marks=pytest.mark.database("mariadb", "mysql", "postgresql")),
         pytest.param("batches", marks=pytest.mark.database("mariadb", "mysql", "postgresql")),
     ],
@@ -81,7 +81,7 @@ def test_killed_owners_lose_nothing_and_keep_the_order_over_epochs(consumers: Co
     course.publish()
     epochs.alter(topic, 6)
     course.publish()
-    processes = consumers.start(topic, processes=2, threads=2, sharing=2)
+    processes = consumers.start(topic, processes=2, threads=2)
     kill_one(topic, processes)
     epochs.begin(topic, 3)
     course.publish()
@@ -89,7 +89,7 @@ def test_killed_owners_lose_nothing_and_keep_the_order_over_epochs(consumers: Co
     epochs.end(topic)
     course.publish()
     kill_one(topic, processes)
-    course.check(ordered=topic != "sliced")
+    course.check(ordered=topic != "unordered")
 
 
 def test_a_rewind_among_killed_owners_is_in_order(consumers: Consumers) -> None:

@@ -41,7 +41,7 @@ def test_a_frozen_server_does_not_keep_processes_from_ending(
         "runconsumers",
         *words,
         script=script,
-        env={"SQLQUEUE": json.dumps({**consumers._options, "SHUTDOWN_TIMEOUT": 0}), "SHARING": "1"},
+        env={"SQLQUEUE": json.dumps({**consumers._options, "SHUTDOWN_TIMEOUT": 0})},
     )
     command.wait_for_line("event=lease_acquired")
     connection.close()

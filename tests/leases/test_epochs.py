@@ -15,7 +15,7 @@ from sqlqueue.log import groups, retirement, succession
 from sqlqueue.log.collect import collect
 from sqlqueue.log.status import anything_due, unacked_streams
 from sqlqueue.log.succession import leased as counted
-from sqlqueue.models import ConsumerGroup, EpochEnd, Message, Offset, PartitionLease
+from sqlqueue.models import EpochEnd, Message, Offset, PartitionLease
 from sqlqueue.operations.move import move
 from tests import epochs
 from tests.progress import keys_of_partitions
@@ -117,19 +117,6 @@ class TestStart:
         settle(0)
         Offset.objects.filter(priority=1).update(offset_acked=0)
         assert start() == {1}
-
-    def test_every_slice_counts(self) -> None:
-        groups.register("default", "g", "t")
-        for _ in range(8):
-            publish_all()
-        ConsumerGroup.objects.update(sharing=2)
-        rows = [PartitionLease(consumer_group="g", topic="t", partition=p, slice=1) for p in range(4)]
-        PartitionLease.objects.bulk_create(rows)
-        epochs.alter("t", 4)
-        settle(0, 1, 2, 3)
-        Offset.objects.filter(partition=2, slice=1).update(offset_acked=0)
-        assert start() == {6}
-        assert PartitionLease.objects.filter(partition=6).count() == 2
 
     def test_a_group_from_latest_starts_the_open_epoch_at_once(self) -> None:
         publish_all()

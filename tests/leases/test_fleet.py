@@ -9,13 +9,11 @@ import pytest
 from django.db import connection
 
 from sqlqueue.consumers.background.collector import CollectorTask
-from sqlqueue.core.assignment import former_share
-from sqlqueue.core.cohorts import cohort_of
 from sqlqueue.database.lock_timeouts import BRIEFLY
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.assignment import Balancer, Holding
-from sqlqueue.leases.sharers import Lookout
+from sqlqueue.leases.subscribers import LivingSubscribers
 from sqlqueue.log import duties
 from sqlqueue.log.groups import register
 from sqlqueue.models import Duty, PartitionLease, SubscriberHeartbeat
@@ -116,9 +114,9 @@ class TestWhatARoundCosts:
         for subscribers, count in ((100, 2), (100, 12), (200, 12)):
             SubscriberHeartbeat.objects.all().delete()
             fleet(subscribers, groups(count), 1, settings)
-            lookout = Lookout(ALIAS)
-            lookout.look(groups(count))
-            rows.append(examined(lambda: lookout.look(groups(count))))  # noqa: B023  called at once
+            living = LivingSubscribers(ALIAS)
+            living.look(groups(count))
+            rows.append(examined(lambda: living.look(groups(count))))  # noqa: B023  called at once
         few, more_groups, more_subscribers = rows
         assert more_groups < 2.5 * few, rows
         assert more_subscribers < 2.5 * more_groups, rows
@@ -142,86 +140,69 @@ class TestWhatARoundCosts:
 
 class TestWhomItSharesWith:
     @pytest.fixture
-    def lookout(self) -> Lookout:
-        return Lookout(ALIAS)
+    def living(self) -> LivingSubscribers:
+        return LivingSubscribers(ALIAS)
 
-    def seen(self, lookout: Lookout, *groups: str) -> list[set[str]]:
-        found = lookout.look([(group, "t") for group in groups])
-        return [set(found[group, "t"].subscribers) for group in groups]
+    def seen(self, living: LivingSubscribers, *groups: str) -> list[set[str]]:
+        found = living.look([(group, "t") for group in groups])
+        return [set(found[group, "t"]) for group in groups]
 
-    def test_those_of_other_groups_too(self, lookout: Lookout) -> None:
+    def test_those_of_other_groups_too(self, living: LivingSubscribers) -> None:
         heartbeat.beat(ALIAS, "a", [("g", "t"), ("h", "t")], 300)
         heartbeat.beat(ALIAS, "b", [("g", "t"), ("h", "t")], 300)
         heartbeat.beat(ALIAS, "c", [("h", "t")], 300)
         heartbeat.beat(ALIAS, "d", [("h", "another")], 300)
-        assert self.seen(lookout, "g", "h") == [{"a", "b"}, {"a", "b", "c"}]
+        assert self.seen(living, "g", "h") == [{"a", "b"}, {"a", "b", "c"}]
         heartbeat.leave(ALIAS, "a")
         heartbeat.beat(ALIAS, "b", [("g", "t"), ("h", "t")], 0)
         heartbeat.beat(ALIAS, "e", [("g", "t")], 300)
-        assert self.seen(lookout, "g", "h") == [{"e"}, {"c"}]
+        assert self.seen(living, "g", "h") == [{"e"}, {"c"}]
 
-    def test_what_each_serves_and_asks_for(self, lookout: Lookout) -> None:
-        heartbeat.beat(ALIAS, "a", [("g", "t")], 300, partitions="0-3", sharing={("g", "t"): 2})
+    def test_what_each_serves(self, living: LivingSubscribers) -> None:
+        heartbeat.beat(ALIAS, "a", [("g", "t")], 300, partitions="0-3")
         heartbeat.beat(ALIAS, "b", [("g", "t")], 300)
-        found = lookout.look([("g", "t")])["g", "t"]
-        assert found.subscribers == {"a": frozenset(range(4)), "b": None}
-        assert found.sharing == {0, 2}
+        assert living.look([("g", "t")])["g", "t"] == {"a": frozenset(range(4)), "b": None}
 
-    def test_while_nothing_changes_it_is_the_same_and_one_statement(self, lookout: Lookout) -> None:
+    def test_while_nothing_changes_it_is_the_same_and_one_statement(self, living: LivingSubscribers) -> None:
         for name in ("a", "b"):
             heartbeat.beat(ALIAS, name, [("g", "t")], 300)
-        first = lookout.look([("g", "t")])["g", "t"]
+        first = living.look([("g", "t")])["g", "t"]
         for name in ("a", "b"):
             heartbeat.beat(ALIAS, name, [("g", "t")], 300)
-        assert len(recorded(lambda: lookout.look([("g", "t")]))) == 1
-        assert lookout.look([("g", "t")])["g", "t"] is first
+        assert len(recorded(lambda: living.look([("g", "t")]))) == 1
+        assert living.look([("g", "t")])["g", "t"] is first
 
-    def test_of_a_known_kind_a_newcomer_is_one_statement(self, lookout: Lookout) -> None:
+    def test_of_a_known_kind_a_newcomer_is_one_statement(self, living: LivingSubscribers) -> None:
         heartbeat.beat(ALIAS, "a", [("g", "t")], 300)
-        self.seen(lookout, "g")
+        self.seen(living, "g")
         heartbeat.beat(ALIAS, "b", [("g", "t")], 300)
-        assert len(recorded(lambda: self.seen(lookout, "g"))) == 1
-        assert self.seen(lookout, "g") == [{"a", "b"}]
+        assert len(recorded(lambda: self.seen(living, "g"))) == 1
+        assert self.seen(living, "g") == [{"a", "b"}]
 
     def test_one_that_leaves_as_it_is_asked_for_the_others_takes_none_of_them_away(
-        self, lookout: Lookout, monkeypatch: pytest.MonkeyPatch
+        self, living: LivingSubscribers, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The others are asked for themselves, here in several statements."""
-        monkeypatch.setattr("sqlqueue.leases.sharers.AT_ONCE", 2)
+        monkeypatch.setattr("sqlqueue.leases.subscribers.AT_ONCE", 2)
         names = {"a", "b", "c", "d", "e", "f"}
         for name in names:
             heartbeat.beat(ALIAS, name, [("g", "t"), ("h", "t")], 300)
-        read, asked = Lookout._read, []
+        read, asked = LivingSubscribers._read, []
 
-        def leaves_first(self: Lookout, names) -> dict:
+        def leaves_first(self: LivingSubscribers, names) -> dict:
             asked.extend(names)
             if len(asked) == 1:
                 heartbeat.leave(ALIAS, asked[0])
             return read(self, names)
 
-        monkeypatch.setattr(Lookout, "_read", leaves_first)
-        assert self.seen(lookout, "g") == [names - {asked[0]}]
+        monkeypatch.setattr(LivingSubscribers, "_read", leaves_first)
+        assert self.seen(living, "g") == [names - {asked[0]}]
 
-    def test_an_older_version_is_seen_in_each_of_its_rows_and_its_rule_holds_for_all(self, lookout: Lookout) -> None:
-        for name in ("a", "b", "c"):
-            heartbeat.beat(ALIAS, name, [("g", "t"), ("h", "t")], 300)
-        SubscriberHeartbeat.objects.filter(subscriber="a").update(cohort="alone")
-        SubscriberHeartbeat.objects.filter(subscriber="a", consumer_group="g").delete()
-        assert self.seen(lookout, "g", "h") == [{"b", "c"}, {"a", "b", "c"}]
-        found = lookout.look([("g", "t"), ("h", "t")])
-        assert [found[group, "t"].outdated for group in ("g", "h")] == [False, True]
-        register(ALIAS, "h", "t")
-        shares = {}
-        for name in ("a", "b", "c"):
-            plan = Balancer(ALIAS, name, 30.0).compare({("h", "t"): Holding(32, set())}, 0.0)["h", "t"]
-            shares[name] = plan.wanted
-        assert shares == {name: former_share(32, ["a", "b", "c"], name, "h/t") for name in shares}
-
-    def test_what_is_served_decides_the_cohort(self) -> None:
-        one = cohort_of({("g", "t"): ("", 0), ("h", "t"): ("0-3", 2)})
-        assert one == cohort_of({("h", "t"): ("0-3", 2), ("g", "t"): ("", 0)})
-        others = [{("g", "t"): ("", 0)}, {("g", "t"): ("", 1), ("h", "t"): ("0-3", 2)}, {("t", "g"): ("", 0)}]
-        assert len({one, *map(cohort_of, others)}) == 4
+    def test_what_is_served_decides_the_digest(self) -> None:
+        one = heartbeat.digest_of([("g", "t"), ("h", "t")], "0-3")
+        assert one == heartbeat.digest_of([("h", "t"), ("g", "t")], "0-3")
+        others = [([("g", "t")], "0-3"), ([("g", "t"), ("h", "t")], ""), ([("t", "g")], "0-3")]
+        assert len({one, *(heartbeat.digest_of(*other) for other in others)}) == 4
 
 
 class TestDuties:
@@ -348,8 +329,8 @@ def test_shares_that_become_smaller_while_many_leases_are_acquired_are_kept_to(
     wait_until(lambda: not PartitionLease.objects.filter(holder=subscriber.name).exists())
 
 
-def test_of_each_cohort_one_is_not_in_reserve(settings) -> None:
-    """Those that serve the same look for the same work: one as often as it has to be, the others rarely."""
+def test_of_those_that_serve_the_same_one_is_not_in_reserve(settings) -> None:
+    """They look for the same work: one as often as it has to be, the others rarely."""
     fleet(3, groups(2), 6, settings)
     heartbeat.beat(ALIAS, "a", groups(1), 300)
     everyone = {name: Balancer(ALIAS, name, 30.0) for name in ("a", "me", "s1", "s2")}

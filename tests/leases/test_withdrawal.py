@@ -4,23 +4,23 @@ import pytest
 
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
 from sqlqueue.leases import heartbeat, withdrawal
-from sqlqueue.leases.sharers import Lookout
+from sqlqueue.leases.subscribers import LivingSubscribers
 from sqlqueue.log.groups import register
 from sqlqueue.models import SubscriberHeartbeat
 from tests.consuming import Consuming
 
 ALIAS, DURATION, ME, OTHER = "default", 60.0, "me", "other"
-LONG, QUICK = ("long", "z"), ("brief", "a")  # the second one comes first: its row names the cohort
+LONG, QUICK = ("long", "z"), ("brief", "a")  # the second one comes first: its row says what it serves
 
 
 def beat(subscriber: str, partitions: str = "") -> None:
     heartbeat.beat(ALIAS, subscriber, [LONG, QUICK], DURATION, partitions=partitions)
 
 
-def sharers() -> dict[str, set[str]]:
+def living() -> dict[str, set[str]]:
     """Return who shares each group's partitions, as others see it."""
-    found = Lookout(ALIAS).look([LONG, QUICK])
-    return {group: set(one.subscribers) for (group, _), one in found.items()}
+    found = LivingSubscribers(ALIAS).look([LONG, QUICK])
+    return {group: set(subscribers) for (group, _), subscribers in found.items()}
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_it_leaves_no_group_to_one_that_has_died(groups: None) -> None:
 def test_a_heartbeat_that_is_under_way_neither_undoes_a_withdrawal_nor_a_return(
     groups: None, consuming: Consuming
 ) -> None:
-    """The others see it in its other group all the while, also if the row that named its cohort is gone."""
+    """The others see it in its other group all the while, also if the row that said what it serves is gone."""
     beat(OTHER)
     for group, topic in (LONG, QUICK):
         consuming.consumer(topic, lambda delivery: None, group=group)
@@ -67,10 +67,10 @@ def test_a_heartbeat_that_is_under_way_neither_undoes_a_withdrawal_nor_a_return(
     renewer = LeaseRenewer(ownership, 1.0, "", activity, lambda: 0, lambda lost: None)
     both = {OTHER, ownership.subscriber}
     renewer.beat()
-    assert sharers() == {"long": both, "brief": both}
+    assert living() == {"long": both, "brief": both}
     changes.append(frozenset([QUICK]))
     renewer.beat()
-    assert sharers() == {"long": both, "brief": {OTHER}}
+    assert living() == {"long": both, "brief": {OTHER}}
     changes.append(frozenset())
     renewer.beat()
-    assert sharers() == {"long": both, "brief": both}
+    assert living() == {"long": both, "brief": both}

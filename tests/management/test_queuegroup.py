@@ -224,12 +224,3 @@ class TestAcknowledge:
         refused = run("queuegroup", "acknowledge", "orders", "--group", "late", "--no-input")
         assert (refused.code, "say which messages" in refused.err) == (1, True)
         assert "Did you mean 'late'?" in run("queuegroup", "acknowledge", "orders", "--group", "lat", "--key", "k").err
-
-
-def test_a_group_that_shares_its_partitions_is_listed_with_how_many_slices_they_have(consuming: Consuming) -> None:
-    consuming.consumer("orders", lambda delivery: None, group="labels", ordering="none", sharing=8)
-    publish_many("orders", range(10))
-    consuming.drain()
-    assert "sharing 8" in run("queuegroup", "list").out
-    (found,) = json.loads(run("queuegroup", "list", "--json").out)
-    assert (found["sharing"], found["lag"]) == (8, 0)

@@ -7,9 +7,7 @@ leave hours of work behind.
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from sqlqueue.core.slices import slice_of
 from tests.soak import workload
 
 LEAST, SECONDS = 4_000, 4.0  # so many deliveries may wait for consumers, or those of so many seconds
@@ -65,9 +63,8 @@ def pending(using: str = "default") -> set[tuple[str, str, str]]:
         for partition in numbers(using, topic) if topic in stored else ():
             offsets = Offset.objects.using(using).filter(**of_group, partition=partition)
             above = log.filter(partition=partition)
-            # A shared partition has an offset row for each slice.
-            for row in offsets if offsets.exists() else [Offset(slices=1, slice=0, position=0)]:
-                queries.append(of_slice(above.filter(offset__gt=row.position), row.slice, row.slices))
+            for row in offsets if offsets.exists() else [Offset(priority=0, position=0)]:
+                queries.append(above.filter(priority=row.priority, offset__gt=row.position))
         for blocked in BlockedRange.objects.using(using).filter(**of_group):
             inside = log.filter(partition=blocked.partition, partition_key=blocked.partition_key)
             queries.append(inside.filter(offset__gt=blocked.low, offset__lte=blocked.high))
@@ -100,19 +97,10 @@ def unsettled(readers: Sequence[workload.Reader] = ALL, using: str = "default") 
     for reader in readers:
         unread = unread_streams(using, reader.group, reader.topic)
         offsets = Offset.objects.using(using).filter(topic=reader.topic, consumer_group=reader.group)
-        rows = offsets.values_list("partition", "priority", "slice", "position")
-        positions = {(partition, priority, slice): position for partition, priority, slice, position in rows}
+        rows = offsets.values_list("partition", "priority", "position")
+        positions = {(partition, priority): position for partition, priority, position in rows}
         for address in unread:
-            where = address.partition, address.priority, address.slice
+            where = address.partition, address.priority
             stream = Message.objects.using(using).filter(topic=reader.topic, partition=where[0], priority=where[1])
-            above = stream.filter(offset__gt=positions.get(where, 0))
-            count += of_slice(above, address.slice, address.slices).count()
+            count += stream.filter(offset__gt=positions.get(where, 0)).count()
     return count
-
-
-def of_slice(messages: Any, slice: int, slices: int) -> Any:
-    """Return those of a query's messages that belong to a slice."""
-    if slices == 1:
-        return messages
-    offsets = messages.values_list("offset", flat=True)
-    return messages.filter(offset__in=[offset for offset in offsets if slice_of(offset, slices) == slice])

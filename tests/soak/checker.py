@@ -509,25 +509,23 @@ class Checker:
         Each thread of a process that was stopped between its last look at the lease and the beginning may begin one
         handler late, right after the process goes on.
         """
-        begun: dict[tuple[int, float, bool], set[float]] = defaultdict(set)
+        begun: dict[tuple[int, float], set[float]] = defaultdict(set)
         for handling in self.record.handlings:
             owners = self._explanations.owners(handling)
-            is_shared = ALIKE[handling.topic, handling.group].is_shared  # by several owners, of a slice each
-            if handling.process in owners and not is_shared:
+            if handling.process in owners:
                 taken = self._explanations.taken(handling)
                 if taken < handling.until and not self._explanations.survives(handling, taken):
                     self._found("two owners", f"{handling}, whose partition was acquired at {taken:.3f}")
                 continue
             stop = self._explanations.thawed(handling.process, handling.began)
             if stop:
-                late = begun[handling.process, stop.began, is_shared]
+                late = begun[handling.process, stop.began]
                 late.add(handling.began)
                 if len(late) <= LATE_BEGINS:
                     self._late.add(id(handling))
                     self.figures[LATE] += 1
                     continue
-            if not is_shared:
-                self._found("two owners", f"{handling}, and the owner is {sorted(owners) or 'no process'}")
+            self._found("two owners", f"{handling}, and the owner is {sorted(owners) or 'no process'}")
 
 
 class OwnOrderingQueue:

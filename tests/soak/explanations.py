@@ -102,8 +102,6 @@ class Explanations:
     def owners_between(self, group_partition: tuple[str, str, int], low: float, high: float) -> set[int]:
         """Return the processes that may have owned a partition in a span of time."""
         moments = self._acquired[group_partition]
-        if ALIKE[group_partition[:2]].is_shared:  # which of them has which slice is not announced
-            return {process for at, process in moments if at <= high}
         some = moments[bisect_left(moments, (low, -1)) : bisect_right(moments, (high, -1))]
         return self.owners_of(group_partition, low) | {process for _, process in some}
 

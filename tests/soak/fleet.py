@@ -21,7 +21,7 @@ from tests.soak import labor as labor_publisher
 from tests.soak import publisher
 from tests.soak.history import FOLDER, Journal
 from tests.soak.system import descendants, signal_if_there
-from tests.soak.workload import APART_TOPICS, ONLY_TOPICS, PHASES, SABOTAGE, SLICES, THREADS
+from tests.soak.workload import APART_TOPICS, ONLY_TOPICS, PHASES, SABOTAGE, THREADS
 
 ROOT = Path(__file__).resolve().parents[2]
 RESTART_AFTER = 0.3
@@ -215,8 +215,6 @@ class Fleet:
     def _consumer(self, name: str, url: str) -> Member:
         words = ["manage.py", "runconsumers", f"--threads={THREADS}", *self._crew.hosts[name]]
         member = self._member(name, lambda incarnation: words, url, has_clock=name in ("alone", "visitor"))
-        if name == "witness":  # which is always there: the others are to say how many slices there are
-            member.env[SLICES] = "1"
         if name in APART:
             member.env[ONLY_TOPICS] = ",".join(APART_TOPICS)
         return member

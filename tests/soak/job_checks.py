@@ -143,7 +143,6 @@ def figures(record: Record) -> dict[str, object]:
         **calls.figures(record),
         **limits.figures(record),
         **filters.figures(record),
-        "numbers of slices": jobs.slices,
         "messages that could expire": entered[FLEETING],
         "expired": sum(each.error == EXPIRED for each in record.dead),
     }

@@ -132,8 +132,6 @@ class Jobs:
     """How many sockets of callers each process had open when it left."""
     filtered: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How many messages filters have left out, as was announced: topic, group."""
-    slices: list[int] = field(default_factory=list)
-    """The numbers of slices of shared partitions, one after another."""
     log: list[LogEntry] = field(default_factory=list)
     results: list[KeptResult] = field(default_factory=list)
     pauses: list[tuple[float, float]] = field(default_factory=list)

@@ -346,9 +346,6 @@ class Reader:
     def _filtered(self, _line: Line, topic: str, group: str, count: int) -> None:
         self.record.jobs.filtered[topic, group] += count
 
-    def _slices(self, _line: Line, count: int) -> None:
-        self.record.jobs.slices.append(count)
-
     def _left(self, line: Line, _name: str) -> None:
         self.record.left.add(line.writer)
 

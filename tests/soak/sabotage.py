@@ -15,7 +15,6 @@ from sqlqueue.consumers.reserved_threads import ReservedThreads
 from sqlqueue.core.filters import Filter
 from sqlqueue.core.partition.queues import OrderingQueues
 from sqlqueue.core.settle_plan import Attempt, SettleResult
-from sqlqueue.database import slices as database_slices
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.leases import acquire, release
 from sqlqueue.log import batch_counts, fence, placement, results, schedule, ticks
@@ -97,17 +96,6 @@ def jobs() -> None:
     batch_counts.totals = lambda plan: {batch: (acked + 1, dead) for batch, (acked, dead) in totals(plan).items()}
 
 
-def slices() -> None:
-    """Give the last slice of a shared partition a part of its hashes only."""
-    hashes_of = database_slices.hashes_of
-
-    def narrow(slice: int, slices: int) -> tuple[int, int]:
-        low, high = hashes_of(slice, slices)
-        return (low, high - (high - low) // 2) if slice == slices - 1 else (low, high)
-
-    database_slices.hashes_of = narrow
-
-
 def starving() -> None:
     """Reserve no threads, and leave no group to another process."""
     ReservedThreads.look = lambda self, assigned_partitions, now: None
@@ -131,6 +119,6 @@ def places() -> None:
 
 def commit(name: str) -> None:
     """Plant one of workload.PLANTED, or nothing."""
-    kinds = (changes, ends, fencing, horizon, jobs, leases, order, places, progress, settles, slices, starving)
+    kinds = (changes, ends, fencing, horizon, jobs, leases, order, places, progress, settles, starving)
     if name:
         {kind.__name__: kind for kind in kinds}[name]()

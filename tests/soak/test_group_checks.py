@@ -20,10 +20,7 @@ from tests.soak.workload import (
     LEASE_DURATION,
     LEAST_VALUE,
     REQUESTS,
-    SLICES,
-    SOME_SLICES,
     VISIBILITY_TIMEOUT,
-    asked_slices,
 )
 
 LIMITED = next(reader for reader in JOB_READERS if reader.rate is not None)
@@ -67,7 +64,6 @@ class GroupHistory(JobHistory):
             self.publish(id, topic=CROWDED)
             where: Any = {"topic": CROWDED, "partition": partition, "by": by}
             self.handle(id, began, group=LIMITED.group, seconds=seconds, **where)
-            self.handle(id, began, group="sliced", **where)
             if seconds is None:  # its successor
                 self.handle(id, began + 20, group=LIMITED.group, attempt=2, **(where | {"by": OTHER}))
                 self.record.acquired.append((began + 10, OTHER, CROWDED, LIMITED.group, partition))
@@ -389,68 +385,6 @@ def left_out_although_it_matches(history: GroupHistory) -> None:
     history.answer("clerk", 1.2)
 
 
-# -- shared partitions ------------------------------------------------------------------------------------------------
-
-
-def shared(history: GroupHistory, at: float, by: int, **facts: Any) -> None:
-    """Handle a message in a slice that a process has."""
-    history.handle("s", at, topic=CROWDED, group="sliced", by=by, **facts)
-
-
-def publish_shared(history: GroupHistory) -> None:
-    history.publish("s", topic=CROWDED)
-    history.handle("s", 1.5, topic=CROWDED, group=LIMITED.group)
-
-
-@sound
-def slices_of_two_processes(history: GroupHistory) -> None:
-    history.acquire(OTHER, 1, CROWDED, "sliced")
-    publish_shared(history)
-    shared(history, 2, ONE)
-    history.publish("t", topic=CROWDED)
-    history.handle("t", 2, topic=CROWDED, group=LIMITED.group)
-    history.handle("t", 2, topic=CROWDED, group="sliced", by=OTHER)
-
-
-@sound
-def handled_again_by_the_successor_of_a_process_that_was_killed(history: GroupHistory) -> None:
-    publish_shared(history)
-    history.fault("kill-consumer", 2.3, to=ONE)
-    history.acquire(OTHER, 10.3, CROWDED, "sliced")
-    shared(history, 2, ONE, confirmed=False)
-    shared(history, 11, OTHER, attempt=2)
-
-
-@sound
-def begun_late_in_a_slice_that_another_process_has_taken(history: GroupHistory) -> None:
-    publish_shared(history)
-    history.fault("stop-consumer", 2, 10, to=ONE)
-    history.acquire(OTHER, 10.3, CROWDED, "sliced")
-    shared(history, 11, OTHER, attempt=2)
-    shared(history, 12.1, ONE, attempt=1, confirmed=False)
-
-
-@planted("unexplained duplicates")
-def handled_again_when_the_number_of_slices_has_changed(history: GroupHistory) -> None:
-    publish_shared(history)
-    history.fault("join", 2)
-    history.acquire(OTHER, 3, CROWDED, "sliced")
-    shared(history, 2, ONE, confirmed=False)
-    shared(history, 3.2, OTHER, attempt=2)
-
-
-@planted("lost")
-def in_no_slice(history: GroupHistory) -> None:
-    publish_shared(history)
-
-
-@planted("stood still")
-def a_slice_that_no_process_serves(history: GroupHistory) -> None:
-    publish_shared(history)
-    history.record.since, history.record.until = -60.0, 60.0
-    shared(history, 50, ONE)
-
-
 # -- tests ------------------------------------------------------------------------------------------------------------
 
 
@@ -471,13 +405,6 @@ def test_nothing_is_found_in_a_sound_run(story: Story) -> None:
 def test_every_kind_of_violation_of_jobs_has_been_planted() -> None:
     planted_kinds = {kind for _, kinds in [*PLANTED, *test_job_checks.PLANTED] for kind in kinds}
     assert planted_kinds >= set(job_checks.VIOLATIONS)
-
-
-def test_processes_ask_for_different_numbers_of_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(SLICES, raising=False)
-    assert len({asked_slices() for _ in range(200)}) == len(set(SOME_SLICES))
-    monkeypatch.setenv(SLICES, "1")  # the witness's
-    assert {asked_slices() for _ in range(20)} == {1}
 
 
 def test_the_figures_say_how_much_was_checked() -> None:

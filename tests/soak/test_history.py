@@ -196,10 +196,8 @@ def test_calls_and_what_groups_were_given_are_put_together() -> None:
             ["left", 3.1, "jobs1"],
         ],
         [["filtered", 1.0, "requests", "deputy", 3], ["filtered", 2.0, "requests", "deputy", 2]],
-        [["slices", 1.0, 2], ["slices", 5.0, 3]],
     )
     assert record.jobs.asks == [Ask("r1", 0, 3.0, 1.0, 1.5, "reply", {"id": "r1"}), Ask("r2", 0, 0.5, 2.0)]
     assert record.left == {0}
     assert record.jobs.sockets == [0]
     assert record.jobs.filtered == {("requests", "deputy"): 5}
-    assert record.jobs.slices == [2, 3]

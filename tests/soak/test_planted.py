@@ -6,7 +6,6 @@ import pytest
 
 from tests.soak import job_checks
 from tests.soak.runs import SoakRun
-from tests.soak.workload import SLICES
 
 pytestmark = pytest.mark.long
 
@@ -52,19 +51,6 @@ def test_a_run_that_forgets_everyday_jobs_is_found_out(tmp_path: Path) -> None:
         assert run.wait(550) == 1, run.output
     found = {kind for kind, count in run.report["violations"].items() if count}
     assert found == job_checks.VIOLATIONS.keys(), run.output
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.database("sqlite")
-def test_a_run_in_which_a_part_of_a_slice_is_never_read_is_found_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(SLICES, "3")  # of all processes but one
-    words = ("--database=sqlite", "--seed=1", "--minutes=0.4", "--calm", "--phases=none", "--sabotage=slices")
-    with SoakRun(tmp_path, *words) as run:
-        assert run.wait(550) == 1, run.output
-    violations = run.report["violations"]
-    assert violations["lost"] or violations["stood still"], run.output
 
 
 @pytest.mark.timeout(900)

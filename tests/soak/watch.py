@@ -10,7 +10,6 @@ from tests.soak.backlog import Backlog
 from tests.soak.databases import Database
 from tests.soak.fleet import Fleet
 from tests.soak.history import Journal
-from tests.soak.workload import JOB_READERS
 
 INTERVAL = 0.1
 SAMPLE_EVERY = 2.0
@@ -36,7 +35,6 @@ class Watch:
         self.fleet, self.database, self.journal, self.backlog = fleet, database, journal, backlog
         self.samples: list[Sample] = []
         self.load = 0.0  # the highest in a minute, for each processor
-        self._slices = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
@@ -66,16 +64,6 @@ class Watch:
         """How many times the load was that of a run on a machine of its own; at least 1."""
         return max(1.0, self.load / USUAL_LOAD)
 
-    def _look_at_slices(self) -> None:
-        """Note how many slices the shared partitions have, if that has changed."""
-        from sqlqueue.models import ConsumerGroup
-
-        shared = [reader.group for reader in JOB_READERS if reader.is_shared]
-        for slices in ConsumerGroup.objects.filter(consumer_group__in=shared).values_list("sharing", flat=True):
-            if slices != self._slices:
-                self._slices = slices
-                self.journal.note("slices", slices)
-
     def _sample(self, now: float) -> None:
         from django.db import Error, connections
 
@@ -87,7 +75,6 @@ class Watch:
         try:
             clients = self.database.clients()
             self.backlog.look()
-            self._look_at_slices()
         except Error:
             connections.close_all()
         self.samples.append(Sample(now, system.memory(pid), system.threads(pid), system.open_files(pid), clients))

@@ -20,7 +20,6 @@ reject-once      raise Reject, unless it is a dead letter that is delivered agai
 block            hold up the event loop, at the first attempt
 """
 
-import os
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +38,6 @@ PLANTED = (
     "places",
     "progress",
     "settles",
-    "slices",
     "starving",
 )  # faults of the engine's own; sabotage.py has them
 LEASE_DURATION = 8.0
@@ -74,7 +72,6 @@ class Reader:
     where: dict[str, Any] | None = None  # wants() says of a payload what it means
     rate: float | None = None  # messages a second that all its processes together may begin
     concurrency: int | None = None  # handlers that may run in all of them at once
-    is_shared: bool = False  # each process asks for a number of slices of its own: see asked_slices()
 
     @property
     def options(self) -> dict[str, Any]:
@@ -99,8 +96,6 @@ class Reader:
             options["rate_limit"] = f"{self.rate:g}/s"
         if self.concurrency is not None:
             options["concurrency_limit"] = self.concurrency
-        if self.is_shared:
-            options["sharing"] = asked_slices()
         return options
 
     def wants(self, payload: Any) -> bool:
@@ -124,8 +119,6 @@ ADDED = "+"  # ends the id of a member of a batch that another one has added
 TICKS, NAMED, FLEETING, MEMBERS, CALLED = "periodic", "named", "fleeting", "members", "called"
 REQUESTS, CROWDED = "requests", "crowded"
 FOR_DEPUTY, LEAST_VALUE = ("deputy", "both"), 50  # what the filter of REQUESTS' second group lets pass
-SLICES = "SOAK_SLICES"  # the environment's variable with how many slices a process asks for; if it is not set:
-SOME_SLICES = (1, 2, 2, 3, 5)  # one of these
 JOB_READERS = [
     Reader(TICKS, "clock", ordering="none"),
     Reader(NAMED, "herald", keeps_results=True),
@@ -142,7 +135,6 @@ JOB_READERS = [
         where={"headers.for": list(FOR_DEPUTY), "payload.value__gte": LEAST_VALUE},
     ),
     Reader(CROWDED, "limited", ordering="none", rate=8.0, concurrency=2),
-    Reader(CROWDED, "sliced", ordering="none", is_shared=True),
 ]
 # And their partitions.
 JOB_TOPICS = {TICKS: 1, NAMED: 1, FLEETING: 1, MEMBERS: 3, CALLED: 1, REQUESTS: 2, CROWDED: 2}
@@ -237,11 +229,6 @@ def asked_by(payload: Any) -> str:
     if "do" in payload:
         return payload["do"]
     return "fail" if int(payload["tick"][17:19]) % TICK_FAILS == 0 else "ok"
-
-
-def asked_slices() -> int:
-    """Return how many slices this process asks for: the highest number of all processes counts."""
-    return int(os.environ.get(SLICES) or random.choice(SOME_SLICES))
 
 
 def partitions(topic: str) -> int:

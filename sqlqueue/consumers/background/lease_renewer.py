@@ -13,9 +13,9 @@ from django.db import Error
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.consumers.named_server_warning import NamedServerWarning
 from sqlqueue.consumers.ownership import Ownership
-from sqlqueue.core.cohorts import GroupTopic
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.partition.ref import GroupTopic
 from sqlqueue.core.partition_numbers import numbers_text
 from sqlqueue.database import clock, retries
 from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, SessionReplaced
@@ -58,14 +58,7 @@ class LeaseRenewer(BackgroundTask):
         self.activity, self.horizon, self.hung_for, self.failing_tasks = activity, horizon, hung_for, failing
         self.work = work
         group_topics = [subscription.group_topic for subscription in ownership.subscriptions]
-        self.renewal = Renewal(
-            self.alias,
-            ownership.subscriber,
-            group_topics,
-            ownership.lease_duration,
-            self._shown,
-            {each.group_topic: each.consumer.options.asked for each in ownership.subscriptions},
-        )
+        self.renewal = Renewal(self.alias, ownership.subscriber, group_topics, ownership.lease_duration, self._shown)
         self._loop = threading.get_ident()  # the thread that starts it
         self._logged = False
         self._warning = NamedServerWarning(subscriber=ownership.subscriber)

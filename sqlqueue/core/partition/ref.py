@@ -6,25 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlqueue.core.slices import lease_number
 from sqlqueue.core.where import Where
+
+GroupTopic = tuple[str, str]  # (group, topic)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRef:
-    """A partition as one group reads it, at one priority; if the group shares its partitions, one slice of it."""
+    """A partition as one group reads it, at one priority."""
 
     group: str
     topic: str
     partition: int
     priority: int = 0
-    slice: int = 0
-    slices: int = 1
-
-    @property
-    def lease_number(self) -> int:
-        """The number of the lease that it is held under."""
-        return lease_number(self.partition, self.slice, self.slices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +26,8 @@ class ConsumerOptions:
     """The options of a consumer that decide how its partitions are dispatched and settled. visibility_timeout,
     keep_results: seconds. urgency: of a message, by its headers as the database gave them; of what is in memory and may
     be dispatched, the highest goes first (only with ordering "none", and without batches). where: what it
-    does not match is acked without being dispatched. sharing: how many slices of a
-    partition it asks for (only with ordering "none"); whole: it needs whole partitions. commit_every: how many messages
-    share a transaction (only with atomic)."""
+    does not match is acked without being dispatched. commit_every: how many messages share a transaction (only with
+    atomic)."""
 
     ordering: str = "key"
     max_attempts: int | None = 5  # None: no bound
@@ -45,8 +38,6 @@ class ConsumerOptions:
     keep_results: float | None = None  # None: what the handler returns is dropped
     urgency: Callable[[Any], int] | None = None  # None: in the order of offsets
     where: Where | None = None  # None: all
-    sharing: int = 1
-    whole: bool = False
     commit_every: int = 1
 
     @property
@@ -63,8 +54,3 @@ class ConsumerOptions:
     def most_together(self) -> int:
         """How many messages are dispatched together at most."""
         return self.commit_every if self.grouped else self.batch_size
-
-    @property
-    def asked(self) -> int:
-        """How many slices of a partition it asks for; 0: it needs whole partitions."""
-        return self.sharing if self.ordering == "none" and not self.whole else 0

@@ -7,12 +7,12 @@ the database's clock; {later} the same plus a parameter in microseconds; {earlie
 {by_offset} the index of the log to use, {by_receipt} that of the receipts, {by_due} that of the scheduled messages:
 left to itself an optimizer that sees ORDER BY offset LIMIT may walk the primary key through all other topics' messages,
 which costs more the longer the history is. {by_message_id}, {by_scheduled_id} the unique ones of the ids in either;
-{by_end} that of the leases' ends, {by_holder} that of their holders, {by_cohort} that of the subscribers' cohorts:
-while the tables grow, the optimizer takes them for small ones, and reads them whole;
-{by_id} any table's primary key, {then} a join that looks its right side up for each row of its left side: a statement
-that locks may not scan, for it would wait for, or lock, rows that it does not need. {beyond} what a stream has above an
-offset, {within} the same up to another one, ORDER BY {ascending}: where the index cannot be named, in a form that no
-other index serves; their parameters are Dialect.range_values(); {descending} is the same backwards. {minute} is the
+{by_end} that of the leases' ends, {by_holder} that of their holders, {by_digest} that of what subscribers serve: while
+the tables grow, the optimizer takes them for small ones, and reads them whole; {by_id} any table's primary key,
+{then} a join that looks its right side up for each row of its left side: a statement that locks may not scan, for it
+would wait for, or lock, rows that it does not need. {beyond} what a stream has above an offset, {within} the same up
+to another one, ORDER BY {ascending}: where the index cannot be named, in a form that no other index serves; their
+parameters are Dialect.range_values(); {descending} is the same backwards. {minute} is the
 present minute's beginning; {begun} that of the transaction, where a guard compares it; {bytes} how many payload,
 headers and body have. {in_log}, {in_schedule} are conditions of the log and of the schedule: the one message of a
 topic, id and key, which are the parameters. {log_of_wanted}, {schedule_of_wanted} are the same tables, joined with the

@@ -37,7 +37,7 @@ class MySQL(Dialect):
         "by_id": " FORCE INDEX (PRIMARY)",
         "by_end": " FORCE INDEX (sqlqueue_lease_until)",
         "by_holder": " FORCE INDEX (sqlqueue_lease_holder)",
-        "by_cohort": " FORCE INDEX (sqlqueue_heartbeat_cohort)",
+        "by_digest": " FORCE INDEX (sqlqueue_heartbeat_serves)",
         "by_message_id": " FORCE INDEX (sqlqueue_message_id)",
         "by_scheduled_id": " FORCE INDEX (sqlqueue_scheduled_id)",
         "then": "STRAIGHT_JOIN",

@@ -73,7 +73,7 @@ class PostgreSQL(WithOnConflict):
         "by_id": "",
         "by_end": "",
         "by_holder": "",
-        "by_cohort": "",
+        "by_digest": "",
         "by_message_id": "",
         "by_scheduled_id": "",
         "then": "JOIN",

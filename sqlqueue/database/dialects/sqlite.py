@@ -39,7 +39,7 @@ class SQLite(WithOnConflict):
         "by_id": " NOT INDEXED",
         "by_end": "",
         "by_holder": "",
-        "by_cohort": "",
+        "by_digest": "",
         "by_message_id": "",
         "by_scheduled_id": "",
         "then": "CROSS JOIN",

@@ -24,7 +24,7 @@ from sqlqueue.stats.survey import survey
 class Command(QueueCommand):
     """Has the operations list, rewind, skip, acknowledge and remove."""
 
-    every_shard = ("list", "sharing")
+    every_shard = ("list",)
     help = "List consumer groups, rewind them, let them skip, acknowledge messages for one, or remove one."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -71,12 +71,12 @@ class Command(QueueCommand):
             known_topic(alias, options["topic"])
         groups = [one for one in survey(alias).groups if options["topic"] in ("", one.topic)]
         starts = {
-            (topic, group): (start, created, sharing)
-            for topic, group, start, created, sharing in ConsumerGroup.objects.using(alias).values_list(
-                "topic", "consumer_group", "start", "created_at", "sharing"
+            (topic, group): (start, created)
+            for topic, group, start, created in ConsumerGroup.objects.using(alias).values_list(
+                "topic", "consumer_group", "start", "created_at"
             )
         }
-        rows = [(one, *starts.get((one.topic, one.group), (0, None, 1))) for one in groups]
+        rows = [(one, *starts.get((one.topic, one.group), (0, None))) for one in groups]
         if options["json"]:
             self.as_json(
                 [
@@ -85,12 +85,11 @@ class Command(QueueCommand):
                         "group": one.group,
                         "registered_at": registered,
                         "start": start,
-                        "sharing": sharing,
                         "paused": one.paused,
                         "lag": one.lag,
                         "consumers": one.subscribers,
                     }
-                    for one, start, registered, sharing in rows
+                    for one, start, registered in rows
                 ]
             )
             return
@@ -108,9 +107,9 @@ class Command(QueueCommand):
                     about(one.lag, one.estimated),
                     ago(one.oldest_age),
                     one.subscribers,
-                    ", ".join(_states(one, sharing)),
+                    _state(one),
                 )
-                for one, start, registered, sharing in rows
+                for one, start, registered in rows
             ],
         )
 
@@ -224,6 +223,5 @@ def _loss(group: str, topic: str, seen: GroupSurvey | None) -> str:
     return f"Group {group!r} of topic {topic!r} has {lag} messages that it has not settled."
 
 
-def _states(group: GroupSurvey, sharing: int) -> list[str]:
-    state = "paused" if group.paused else "outside its hours" if group.outside_hours else "away" if group.away else ""
-    return [state] * bool(state) + [f"sharing {sharing}"] * (sharing > 1)
+def _state(group: GroupSurvey) -> str:
+    return "paused" if group.paused else "outside its hours" if group.outside_hours else "away" if group.away else ""

@@ -19,7 +19,7 @@ KINDS = [
         r"^SELECT `consumer_group` .*`fencing_token` FROM `sqlqueue_partition_lease` WHERE `holder",
     ),
     ("options of the groups", r"`history`.*sqlqueue_subscriber_heartbeat"),
-    ("who shares the groups", r"^SELECT .*`partitions` , .*`sharing`.*FROM `sqlqueue_subscriber_heartbeat"),
+    ("living subscribers", r"^SELECT .*`(serves|partitions)`.*FROM `sqlqueue_subscriber_heartbeat"),
     ("leases to take", r"^SELECT .*`fencing_token`.*`holder` FROM .*`sqlqueue_partition_lease"),
     ("shorten stale leases", r"`sqlqueue_partition_lease`.* NOT EXISTS"),
     ("take leases", r"^SELECT `id` FROM `sqlqueue_partition_lease"),

@@ -1,0 +1,113 @@
+"""The living subscribers of each group, as one subscriber sees them.
+
+A look reads one row of each subscriber, whatever number of groups it serves: that row has a digest of what it serves.
+What a digest stands for is read once, from the rows of one of the subscribers that have it, and remembered.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlqueue.core.partition.ref import GroupTopic
+from sqlqueue.core.partition_numbers import Numbers, stored_numbers
+from sqlqueue.database.lock_timeouts import unless_locked
+from sqlqueue.leases.heartbeat import AT_MOST, digest_of
+from sqlqueue.models.subscriber_heartbeat import AHEAD, STREAM
+
+# A row of each living subscriber. Index: the heartbeats' digests.
+LIVING = """
+    SELECT serves, subscriber, server FROM sqlqueue_subscriber_heartbeat{by_digest}
+    WHERE serves > '' AND expires_at > {now} AND beat_at < {later}
+"""
+# All rows of these subscribers. Index: the heartbeats' subscriber.
+SERVING = """
+    SELECT subscriber, consumer_group, topic, partitions FROM sqlqueue_subscriber_heartbeat
+    WHERE subscriber IN ({marks})
+"""
+AT_ONCE = 200  # subscribers
+
+# The subscribers of one (group, topic), with the partitions that each serves (None: all).
+Subscribers = Mapping[str, "Numbers | None"]
+
+
+@dataclass(slots=True)
+class _Served:
+    """What a subscriber serves. partitions: as text, "" for all."""
+
+    partitions: str = ""
+    group_topics: set[GroupTopic] = field(default_factory=set)
+
+
+class LivingSubscribers:
+    """Looks for the subscribers. servers: the identities of the servers that those of the groups asked for write to;
+    reserve: of those that serve the same, all but the one whose name comes first; living: how many there are of
+    whatever groups, without Spark streams, which do not share what they find to be the horizon."""
+
+    def __init__(self, alias: str):
+        self.alias = alias
+        self.servers: set[str] = set()
+        self.reserve: frozenset[str] = frozenset()
+        self.living = 0
+        self._seen: frozenset[tuple[str, str, str]] = frozenset()
+        self._by_digest: dict[str, _Served] = {}
+        self._known: dict[GroupTopic, Subscribers] = {}
+
+    def look(self, groups: Collection[GroupTopic]) -> Mapping[GroupTopic, Subscribers]:
+        """Return the subscribers of groups: the same objects as the last time, if nothing has changed. Raises
+        TableLocked in place of waiting."""
+        seen = frozenset(self._rows(LIVING, (round(AHEAD.total_seconds() * 1_000_000),)))
+        if seen != self._seen or self._known.keys() != set(groups):
+            alike: dict[str, list[str]] = defaultdict(list)  # the subscribers of each digest
+            for digest, subscriber, _ in sorted(seen):
+                alike[digest].append(subscriber)
+            self._known = self._of_groups(groups, alike)
+            of_groups = {name for some in self._known.values() for name in some}
+            self.servers = {server for _, subscriber, server in seen if subscriber in of_groups}
+            self.living = sum(not subscriber.startswith(STREAM) for _, subscriber, _ in seen)
+            self.reserve = frozenset(name for some in alike.values() for name in some[1:])
+            self._seen = seen
+        return self._known
+
+    def known(self, group_topic: GroupTopic) -> Subscribers:
+        """Return the subscribers of a group, as of the last look at it."""
+        return self._known.get(group_topic, {})
+
+    def _of_groups(
+        self, groups: Iterable[GroupTopic], alike: Mapping[str, Sequence[str]]
+    ) -> dict[GroupTopic, Subscribers]:
+        found: dict[GroupTopic, dict[str, Numbers | None]] = {group_topic: {} for group_topic in groups}
+        for served, subscribers in self._served(alike):
+            for group_topic in found.keys() & served.group_topics:
+                found[group_topic].update(dict.fromkeys(subscribers, stored_numbers(served.partitions)))
+        return dict(found)
+
+    def _served(self, alike: Mapping[str, Sequence[str]]) -> list[tuple[_Served, Sequence[str]]]:
+        """Return what is served, and by which subscribers."""
+        self._by_digest = {digest: self._by_digest[digest] for digest in alike if digest in self._by_digest}
+        asked = {digest: some[0] for digest, some in alike.items() if digest not in self._by_digest}
+        read = self._read(asked.values())
+        for digest, subscriber in asked.items():
+            served = read[subscriber]
+            if digest_of(served.group_topics, served.partitions) == digest:
+                self._by_digest[digest] = served
+        found = [(served, alike[digest]) for digest, served in self._by_digest.items()]
+        # The one whose rows were to say it for the others has left since.
+        left = {name for digest, some in alike.items() if digest not in self._by_digest for name in some}
+        return found + [(served, [name]) for name, served in self._read(left).items()]
+
+    def _read(self, subscribers: Iterable[str]) -> dict[str, _Served]:
+        names = sorted(subscribers)
+        found: dict[str, _Served] = defaultdict(_Served)
+        for start in range(0, len(names), AT_ONCE):
+            some = names[start : start + AT_ONCE]
+            text = SERVING.replace("{marks}", ", ".join(["%s"] * len(some)))
+            for subscriber, group, topic, partitions in self._rows(text, some):
+                found[subscriber].partitions = partitions
+                found[subscriber].group_topics.add((group, topic))
+        return found
+
+    def _rows(self, text: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in unless_locked(self.alias, text, parameters, seconds=AT_MOST)]
