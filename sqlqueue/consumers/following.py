@@ -3,6 +3,9 @@
 Otherwise it takes three: where the log ends, which partitions have something new, and a read of each of these, for each
 group. A read that was in vain is tried again less and less often: others own the partitions, they are paused, full or
 filtered, more has come than one statement reads, or the log has gaps.
+
+It brings, in a steady stream of 500 single messages a second for three groups, 1.34 statements a message instead of
+1.78, and 4.6 rows examined instead of 8.1 (MySQL; tests/benchmarks/statements).
 """
 
 from __future__ import annotations

@@ -5,6 +5,10 @@ log grows meanwhile.
 Positions are most of what a steady stream of single messages has a database write, and on MySQL that question, where it
 is asked, most of what it reads. A crash brings back what a position has not passed yet, as it does with acks that wait
 in memory.
+
+It brings, in a steady stream of 500 single messages a second for three groups, 2.2 rows changed a message instead of
+4.0, and 954 bytes of binary log instead of 1,268; without claims ahead, 4.0 instead of 7.0 and 1,276 instead of 1,783
+(MySQL; tests/benchmarks/statements).
 """
 
 from __future__ import annotations

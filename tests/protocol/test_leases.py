@@ -112,7 +112,7 @@ class Member:
             self.release(subscription, partitions)
 
     def release(self, subscription: Subscription, partitions: set[int]) -> None:
-        streams = [stream for partition in sorted(partitions) for stream in subscription.of_lease(partition)]
+        streams = [stream for partition in sorted(partitions) for stream in subscription.of_partition(partition)]
         self.settle_plans([stream.release_plan(0.0) for stream in streams])
         self.guarded(lambda: self.ownership.release({subscription: partitions}))
 

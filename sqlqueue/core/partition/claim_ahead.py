@@ -7,6 +7,9 @@ and its successor does not count. An attempt that was too late is claimed by a w
 
 While C is ahead, messages that wait look as if they were in flight. So C falls back once nothing was dispatched for a
 while.
+
+It brings, in a steady stream of 500 single messages a second for three groups, 2.2 rows changed a message instead of
+4.0, 1.34 statements instead of 1.45, and 954 bytes of binary log instead of 1,276 (MySQL; tests/benchmarks/statements).
 """
 
 from __future__ import annotations
