@@ -39,14 +39,16 @@ def lines_of(file: str) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def tables(run: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Yield the title, the head and the rows of each table."""
+def tables(run: Mapping[str, Any], charted: bool = True) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Yield the title, the head and the rows of each table. charted: with the columns that a chart draws."""
     medians = medians_of(run)
     for title, keys in TABLES.items():
         measures = [one for one in columns(keys) if any(found.get(one.key) is not None for found in medians.values())]
-        rows = [[label(name), *(shown(one, found.get(one.key)) for one in measures)] for name, found in medians.items()]
+        told = [one for one in measures if charted or not one.chart]
+        rows = [[label(name), *(shown(one, found.get(one.key)) for one in told)] for name, found in medians.items()]
         if measures:
-            yield title, ["", *(one.title for one in measures)], rows
+            shown_rows = [row for row in rows if charted or set(row[1:]) != {"–"}]
+            yield title, ["", *(one.title for one in told)], shown_rows
     if run["kills"]:
         yield (
             f"Killed ten times (kill -9) while it handled {next(iter(run['kills'].values()))['messages']} messages",
@@ -107,11 +109,12 @@ def markdown(run: Mapping[str, Any], images: Sequence[tuple[str, str]]) -> str:
         "\n".join(f"- {line}" for line in sentences(run)) or "Nowhere in this run.",
     ]
     pictures = iter(images)
-    for title, head, rows in tables(run):
+    for title, head, rows in tables(run, charted=False):
         text.append(f"### {title}")
         if picture := next(pictures, None):
             text.append(f"![{picture[0]}]({picture[1]})")
-        text.append(table(head, rows))
+        if len(head) > 1:
+            text.append(table(head, rows))
     text.append("### How each was set up")
     text.append(
         table(["", "version", "set up"], [[label(n), f["version"], f["setup"]] for n, f in run["peers"].items()])
