@@ -34,9 +34,8 @@ PYTEST := $(if $(SUITES),$(NOT_FOR_EVER)) $(BIN)/python -X faulthandler -m pytes
 # Suites of their own, in one session each: make test-spark, make test-browser.
 WITHOUT_OPTIONAL_SUITES := --ignore=tests/spark --ignore=tests/browser
 # What `make test` runs of a suite beside the rest of it, so that all end at about the same time.
-BESIDE_sqlite := tests/consumers tests/core tests/example tests/faults tests/management tests/packaging tests/protocol tests/soak \
-	tests/test_docs.py
-BESIDE_mariadb := tests/admin tests/api tests/consumers tests/database tests/soak
+BESIDE_sqlite := tests/consumers tests/example tests/faults tests/management tests/packaging tests/test_docs.py
+BESIDE_mariadb := tests/admin tests/api tests/consumers tests/database tests/faults tests/soak
 # What each database needs: of the system, and of the virtual environment.
 SYSTEM_mariadb := system
 SYSTEM_mysql := system-mysql
