@@ -26,7 +26,7 @@ from sqlqueue.models import (
     Offset,
     PartitionLease,
     Receipt,
-    Replay,
+    Request,
     Result,
     ScheduledMessage,
     SubscriberHeartbeat,
@@ -219,13 +219,15 @@ class ResultFactory(RowFactory[Result]):
     expires_at = LazyFunction(in_an_hour)
 
 
-class ReplayFactory(RowFactory[Replay]):
+class RequestFactory(RowFactory[Request]):
     """An operator's request to deliver dead letters again."""
 
     class Meta:
-        model = Replay
+        model = Request
 
+    kind = "replay"
     topic = "t"
+    options: ClassVar[dict[str, Any]] = {}
     through = 1
 
 

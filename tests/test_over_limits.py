@@ -16,11 +16,11 @@ from sqlqueue.models import (
     HourlyStatistic,
     Message,
     PartitionLease,
-    Replay,
+    Request,
     ScheduledMessage,
     hourly,
 )
-from sqlqueue.models.replay import DONE
+from sqlqueue.models.request import DONE
 from sqlqueue.operations import replay, replay_requests, republish, requests, reschedule
 from tests.consuming import QUICK, Consuming
 from tests.factories import DeadLetterFactory, ScheduledMessageFactory
@@ -61,9 +61,9 @@ def test_a_replay_goes_past_one_step() -> None:
     count = 2 * requests.AT_ONCE + 1
     add_dead_letters(count)
     replay_requests.request_replay(ALIAS, "t")
-    while replay_requests.carry_out(ALIAS):
+    while requests.carry_out(ALIAS):
         pass
-    order = Replay.objects.get()
+    order = Request.objects.get()
     assert (order.state, order.done, letters()) == (DONE, count, 0)
 
 

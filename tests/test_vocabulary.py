@@ -41,7 +41,7 @@ NAMES = {
     "recorder": "stats recorder",
     "redeliver": "republish",
     "redrive": "replay",
-    "replayer": "replay task",
+    "replayer": "request task",
     "resident": "background task",
     "residents": "background tasks",
     "ring": "notify",

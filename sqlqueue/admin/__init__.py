@@ -16,8 +16,7 @@ from sqlqueue.admin.overview import OverviewAdmin
 from sqlqueue.admin.periodic_schedules import PeriodicScheduleAdmin
 from sqlqueue.admin.receipts import ReceiptAdmin
 from sqlqueue.admin.relayed_messages import RelayedMessageAdmin
-from sqlqueue.admin.replays import ReplayAdmin
-from sqlqueue.admin.reschedulings import ReschedulingAdmin
+from sqlqueue.admin.requests import RequestAdmin
 from sqlqueue.admin.scheduled_messages import ScheduledMessageAdmin
 from sqlqueue.admin.shard_site import ShardSite
 from sqlqueue.admin.subscribers import SubscriberAdmin
@@ -37,8 +36,7 @@ __all__ = [
     "PeriodicScheduleAdmin",
     "ReceiptAdmin",
     "RelayedMessageAdmin",
-    "ReplayAdmin",
-    "ReschedulingAdmin",
+    "RequestAdmin",
     "ScheduledMessageAdmin",
     "SubscriberAdmin",
     "TopicAdmin",

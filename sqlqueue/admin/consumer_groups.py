@@ -224,7 +224,7 @@ class ConsumerGroupAdmin(PausableAdmin):
 
     def _reschedule_url(self, request: HttpRequest, group: ConsumerGroup) -> str:
         """Return the URL of the form that reschedules many deliveries; "" if the user may not."""
-        url = page_url(request, "rescheduling", "new") if may(request, "reschedule_deliverystate") else ""
+        url = page_url(request, "request", "reschedule") if may(request, "reschedule_deliverystate") else ""
         return f"{url}?of={group.pk}" if url else ""
 
     def _partition(self, request: HttpRequest, one: PartitionStats) -> tuple[PartitionStats, str, str]:

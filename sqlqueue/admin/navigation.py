@@ -31,8 +31,7 @@ FIRST = (
     "Batch",
     "MyWork",
     "WorkItem",
-    "Replay",
-    "Rescheduling",
+    "Request",
 )
 INTERNALS = {
     "SubscriberHeartbeat": gettext_lazy("Consumer processes that are alive, and the activity of each."),

@@ -12,6 +12,7 @@ DAY = 86_400.0
 WEEK = 7 * DAY
 CENTURY = 100 * 365 * DAY  # within the range of every database's times
 MOST_ATTEMPTS = 1_000_000  # that an operator may set for a delivery
+LEAST_RATE, MOST_RATE = 0.01, 1_000_000  # a second, of an operator request
 
 
 def duration(value: Any, name: str, problems: list[str], least: float, most: float) -> float | None:
@@ -36,3 +37,15 @@ def checked_whole(value: Any, name: str, most: int, least: int = 0) -> int:
     if problems:
         raise ConfigurationError(problems[0])
     return int(value)
+
+
+def checked_rate(rate: float | None) -> float | None:
+    """Return the rate in messages a second; raise ConfigurationError if it is out of bounds."""
+    if rate is None:
+        return None
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not LEAST_RATE <= rate <= MOST_RATE:
+        raise ConfigurationError(
+            f"the rate must be messages a second, from {LEAST_RATE:g} to {MOST_RATE:,}, not {rate!r};"
+            " without one they go as fast as they can"
+        )
+    return float(rate)

@@ -46,10 +46,10 @@ from sqlqueue.database.weight import LIGHT, VALUE, weight, weight_of_text
 
 SCHEDULER = -1  # the scheduler holds this row: one process at a time moves scheduled messages, which keeps their order
 COLLECTOR = -2  # likewise the collector
-REPLAY = -3  # and the process that carries out replays and reschedulings
+REQUESTS = -3  # and the process that carries out operator requests
 PERIODIC = -4  # and the process that publishes the ticks of periodic schedules
 LAYOUT = -5  # and the process that takes a step of the change of a topic's partitions
-DUTIES = (SCHEDULER, COLLECTOR, REPLAY, PERIODIC, LAYOUT)
+DUTIES = (SCHEDULER, COLLECTOR, REQUESTS, PERIODIC, LAYOUT)
 
 
 def take_duty(alias: str, duty: int) -> bool:

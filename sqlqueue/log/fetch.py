@@ -17,7 +17,7 @@ from sqlqueue.database.server_identity import ServerIdentity, proof_column
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.portions import LEFT, MESSAGE, light, message_of, portions, withheld, withholding
 from sqlqueue.log.proof import select
-from sqlqueue.models.replay import ACTIVE
+from sqlqueue.models.request import ACTIVE
 
 STREAMS_OF_ONE_FETCH = 32
 WATCH_SPAN = 20_000  # offsets that one watch passes; a wider gap is a backlog, and every partition is read
@@ -33,8 +33,7 @@ POLL_HEAD = """
 """
 # Whether an operator's request is not done, or a batch not over. Index: their states.
 REQUESTED = f"""
-    CASE WHEN EXISTS (SELECT 1 FROM sqlqueue_replay WHERE state IN ({STATES}))
-    OR EXISTS (SELECT 1 FROM sqlqueue_rescheduling WHERE state IN ({STATES}))
+    CASE WHEN EXISTS (SELECT 1 FROM sqlqueue_request WHERE state IN ({STATES}))
     OR EXISTS (SELECT 1 FROM sqlqueue_batch WHERE over = {{false}}) THEN 1 ELSE 0 END
 """.strip()
 # The partitions that have messages in a range of the log, and how many. Index: the primary key.

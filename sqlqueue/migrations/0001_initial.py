@@ -774,24 +774,23 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="Replay",
+            name="Request",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "kind",
+                    ExactField(
+                        choices=[("replay", "replay of dead letters"), ("reschedule", "rescheduling of deliveries")],
+                        max_length=10,
+                        verbose_name="kind",
+                    ),
+                ),
                 ("topic", ExactField(max_length=104, verbose_name="topic")),
                 (
                     "consumer_group",
                     ExactField(db_default="", help_text="empty: each its own", max_length=100, verbose_name="group"),
                 ),
-                (
-                    "fingerprint",
-                    ExactField(db_default="", help_text="empty: any", max_length=200, verbose_name="fingerprint"),
-                ),
-                (
-                    "offsets",
-                    models.JSONField(
-                        help_text="only these dead letters; empty: all", null=True, verbose_name="offsets"
-                    ),
-                ),
+                ("options", models.JSONField(verbose_name="options")),
                 ("through", models.BigIntegerField(verbose_name="up to offset")),
                 (
                     "rate",
@@ -799,7 +798,6 @@ class Migration(migrations.Migration):
                         help_text="messages a second; empty: as fast as it goes", null=True, verbose_name="rate"
                     ),
                 ),
-                ("trial", models.BooleanField(db_default=False, verbose_name="first one as a trial")),
                 (
                     "state",
                     ExactField(
@@ -818,95 +816,29 @@ class Migration(migrations.Migration):
                 ),
                 ("total", models.BigIntegerField(db_default=0, verbose_name="to do")),
                 ("done", models.BigIntegerField(db_default=0, verbose_name="done")),
-                ("reached", models.BigIntegerField(db_default=0, verbose_name="reached")),
-                ("trial_offset", models.BigIntegerField(null=True, verbose_name="trial's offset")),
-                ("ordered_by", UnicodeField(db_default="", max_length=150, verbose_name="ordered by")),
-                ("note", UnicodeField(db_default="", max_length=300, verbose_name="note")),
-                ("created_at", models.DateTimeField(db_default=DatabaseNow(), verbose_name="created at")),
-                ("updated_at", models.DateTimeField(db_default=DatabaseNow(), verbose_name="updated at")),
-            ],
-            options={
-                "verbose_name": "replay",
-                "verbose_name_plural": "replays",
-                "db_table": "sqlqueue_replay",
-                "indexes": [models.Index(fields=["state"], name="sqlqueue_replay_state")],
-            },
-        ),
-        migrations.CreateModel(
-            name="Rescheduling",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("topic", ExactField(max_length=104, verbose_name="topic")),
-                ("consumer_group", ExactField(max_length=100, verbose_name="group")),
-                (
-                    "which",
-                    ExactField(
-                        choices=[
-                            ("", "all that wait for their time"),
-                            ("failing", "failing"),
-                            ("postponed", "postponed"),
-                        ],
-                        db_default="",
-                        max_length=10,
-                        verbose_name="which",
-                    ),
-                ),
-                (
-                    "error",
-                    UnicodeField(
-                        db_default="",
-                        help_text="the last error has this in it; empty: any",
-                        max_length=200,
-                        verbose_name="error",
-                    ),
-                ),
-                (
-                    "partition_key",
-                    ExactField(db_default="", help_text="empty: any", max_length=255, verbose_name="key"),
-                ),
-                ("above", models.BigIntegerField(db_default=0, verbose_name="above offset")),
-                ("through", models.BigIntegerField(verbose_name="up to offset")),
-                ("delay", models.FloatField(db_default=0.0, help_text="seconds", verbose_name="delay")),
-                (
-                    "attempts",
-                    models.IntegerField(help_text="empty: as it is", null=True, verbose_name="attempts so far"),
-                ),
-                (
-                    "rate",
-                    models.FloatField(
-                        help_text="deliveries a second; empty: as fast as it goes", null=True, verbose_name="rate"
-                    ),
-                ),
-                (
-                    "state",
-                    ExactField(
-                        choices=[
-                            ("new", "waits for a consumer process"),
-                            ("running", "running"),
-                            ("done", "done"),
-                            ("failed", "failed"),
-                            ("cancelled", "cancelled"),
-                        ],
-                        db_default="new",
-                        max_length=10,
-                        verbose_name="state",
-                    ),
-                ),
-                ("total", models.BigIntegerField(db_default=0, verbose_name="to do")),
-                ("done", models.BigIntegerField(db_default=0, verbose_name="done")),
                 ("at_partition", models.IntegerField(db_default=-1, verbose_name="at partition")),
                 ("at_priority", models.SmallIntegerField(db_default=-1, verbose_name="at priority")),
-                ("at_offset", models.BigIntegerField(db_default=-1, verbose_name="at offset")),
-                ("ordered_by", UnicodeField(db_default="", max_length=150, verbose_name="ordered by")),
+                ("at_offset", models.BigIntegerField(db_default=0, verbose_name="at offset")),
+                ("trial_offset", models.BigIntegerField(null=True, verbose_name="trial's offset")),
+                (
+                    "ordered_by",
+                    UnicodeField(db_default="", max_length=150, verbose_name="ordered by"),
+                ),
                 ("note", UnicodeField(db_default="", max_length=300, verbose_name="note")),
-                ("created_at", models.DateTimeField(db_default=DatabaseNow(), verbose_name="created at")),
-                ("updated_at", models.DateTimeField(db_default=DatabaseNow(), verbose_name="updated at")),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=DatabaseNow(), verbose_name="created at"),
+                ),
+                (
+                    "updated_at",
+                    models.DateTimeField(db_default=DatabaseNow(), verbose_name="updated at"),
+                ),
             ],
             options={
-                "verbose_name": "rescheduling",
-                "verbose_name_plural": "reschedulings",
-                "db_table": "sqlqueue_rescheduling",
-                "indexes": [models.Index(fields=["state"], name="sqlqueue_rescheduling_state")],
+                "verbose_name": "request",
+                "verbose_name_plural": "requests",
+                "db_table": "sqlqueue_request",
+                "indexes": [models.Index(fields=["state"], name="sqlqueue_request_state")],
             },
         ),
         migrations.CreateModel(

@@ -23,8 +23,7 @@ from sqlqueue.models.progress import Progress
 from sqlqueue.models.publish_gate import PublishGate
 from sqlqueue.models.receipt import Receipt
 from sqlqueue.models.relay import RelayArrival, RelayedMessage
-from sqlqueue.models.replay import Replay
-from sqlqueue.models.rescheduling import Rescheduling
+from sqlqueue.models.request import Request
 from sqlqueue.models.result import Result
 from sqlqueue.models.scheduled_message import ScheduledMessage
 from sqlqueue.models.shared_horizon import SharedHorizon
@@ -66,8 +65,7 @@ __all__ = [
     "Receipt",
     "RelayArrival",
     "RelayedMessage",
-    "Replay",
-    "Rescheduling",
+    "Request",
     "Result",
     "ScheduledMessage",
     "SharedHorizon",

@@ -30,8 +30,7 @@ from sqlqueue.models import (
     EpochEnd,
     Message,
     PartitionLease,
-    Replay,
-    Rescheduling,
+    Request,
     ScheduledMessage,
     SubscriberHeartbeat,
     Topic,
@@ -214,6 +213,6 @@ def _delete_topic(alias: str, topic: str) -> None:
     # The layout stays: its numbers are never used again, and a publisher that still runs remembers it.
     EpochEnd.objects.using(alias).filter(topic=topic, retired_at=None).update(retired_at=DatabaseNow())
     names = [topic, dead_letter_topic(topic)]
-    for other in (AckedMark, PartitionLease, Replay, Rescheduling):
+    for other in (AckedMark, PartitionLease, Request):
         other._default_manager.using(alias).filter(topic__in=names).delete()
     Topic.objects.using(alias).filter(name__in=names).delete()

@@ -2,55 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
 
 from django.db import Error
 
-from sqlqueue.core.outcomes import storable
+from sqlqueue.core.bounds import MOST_RATE, checked_rate
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.outcomes import message_of
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
-from sqlqueue.database.gate import REPLAY, take_duty
+from sqlqueue.database.gate import REQUESTS, take_duty
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.models import Replay, Rescheduling
-from sqlqueue.models.replay import ACTIVE, CANCELLED
+from sqlqueue.models import Request
+from sqlqueue.models.request import ACTIVE, CANCELLED, FAILED, REPLAY, RESCHEDULE, RUNNING, as_note
+from sqlqueue.operations import replay_requests, reschedule_requests
 
-AT_ONCE = 100
-LEAST_RATE, MOST_RATE = 0.01, 1_000_000  # a second
-NOTE_LENGTH = 300  # characters; the column's
+logger = logging.getLogger("sqlqueue")
+
+AT_ONCE = 100  # requests that are read at once
 INTERVAL = 1.0  # seconds between two steps of a request that has a rate, or waits
-
-OperatorRequest = TypeVar("OperatorRequest", Replay, Rescheduling)
-
-
-def checked_rate(rate: float | None) -> float | None:
-    """Return the rate in messages a second; raise ConfigurationError if it is out of bounds."""
-    if rate is None:
-        return None
-    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not LEAST_RATE <= rate <= MOST_RATE:
-        raise ConfigurationError(
-            f"the rate must be messages a second, from {LEAST_RATE:g} to {MOST_RATE:,}, not {rate!r};"
-            " without one they go as fast as they can"
-        )
-    return float(rate)
+# Of a request; its other columns do not change.
+PROGRESS = ("state", "done", "at_partition", "at_priority", "at_offset", "trial_offset", "note")
 
 
-def cancel(alias: str, kind: type[OperatorRequest], number: int) -> bool:
+class Kind(NamedTuple):
+    """How requests of a kind are carried out.
+
+    step: takes the next messages, so many at most, and notes in the request how far it has come; skip: passes by the
+    message that cannot be taken, and returns whether there is one. Both leave it to the caller to save the request.
+    """
+
+    step: Callable[[str, Request, int], None]
+    skip: Callable[[str, Request, Exception], bool]
+
+
+KINDS = {
+    REPLAY: Kind(replay_requests.step, replay_requests.skip),
+    RESCHEDULE: Kind(reschedule_requests.step, lambda alias, request, reason: False),
+}
+
+
+def cancel(alias: str, number: int) -> bool:
     """Cancel a request that is not done; return whether it was not. What it has done stays done."""
-    rows = kind._default_manager.using(alias).filter(pk=number, state__in=ACTIVE)
+    rows = Request.objects.using(alias).filter(pk=number, state__in=ACTIVE)
     return bool(rows.update(state=CANCELLED, updated_at=DatabaseNow()))
 
 
-def of_each(alias: str, kind: type[OperatorRequest], step: Callable[[str, int], bool]) -> bool:
-    """Do a step of every request of a kind that is not done; return whether there is more to do at once. An error of
-    the database that one of them has met is raised at the end."""
-    rows = kind._default_manager.using(alias).filter(state__in=ACTIVE).order_by("id").values_list("pk", flat=True)
+def carry_out(alias: str) -> bool:
+    """Do the next step of every request that is not done; return whether there is more to do at once. An error of the
+    database that one of them has met is raised at the end."""
+    rows = Request.objects.using(alias).filter(state__in=ACTIVE).order_by("id").values_list("pk", flat=True)
     more, last = False, 0
     failed: Error | None = None
     while some := list(rows.filter(pk__gt=last)[:AT_ONCE]):
         for number in some:
             try:
-                more = step(alias, number) or more
+                more = _next(alias, number) or more
             except Error as error:
                 if retries.classify(error) is retries.ErrorKind.GONE:
                     raise
@@ -61,13 +70,24 @@ def of_each(alias: str, kind: type[OperatorRequest], step: Callable[[str, int], 
     return more
 
 
-def try_step(alias: str, step: Callable[..., bool], *arguments: object) -> bool | Exception:
+def _next(alias: str, number: int) -> bool:
+    """Do the next step of one request. A failure affects only this one, which goes on with the next message if its kind
+    can skip one."""
+    for one_by_one in (False, True):  # many at once; if that fails, one by one to find the one that fails
+        reason = _try_step(alias, number, one_by_one)
+        if isinstance(reason, bool):
+            return reason
+    logger.warning(logfmt("request_refused", request=number, error=reason))
+    return retries.run(alias, _skip, alias, number, reason)
+
+
+def _try_step(alias: str, number: int, one_by_one: bool) -> bool | Exception:
     """Run a step in one transaction; return whether there is more to do at once, or the error with which it failed.
 
     Raises errors of the database that may pass, other than contention.
     """
     try:
-        return retries.run(alias, step, alias, *arguments)
+        return retries.run(alias, _step, alias, number, one_by_one)
     except Error as error:
         kind = retries.classify(error)
         if kind is retries.ErrorKind.CONTENTION:
@@ -79,33 +99,67 @@ def try_step(alias: str, step: Callable[..., bool], *arguments: object) -> bool 
         return error
 
 
-def locked(alias: str, kind: type[OperatorRequest], number: int) -> OperatorRequest | None:
+def _step(alias: str, number: int, one_by_one: bool) -> bool:
+    """Do one step of a request and update its row, in one transaction: no message is counted twice."""
+    request = _locked(alias, number)
+    if request is None:
+        return False
+    rate = checked_rate(request.rate)
+    if _too_early(request, rate):
+        return False
+    before, done = _progress(request), request.done
+    _kind(request).step(alias, request, 1 if one_by_one else _step_size(rate))
+    if _progress(request) == before:  # it waits: for its trial, or for what another transaction has locked
+        return False
+    moved = request.done > done
+    _save(alias, request, stepped=moved or not request.active)  # the rate counts messages, not reads
+    return request.state == RUNNING and (rate is None or not moved)
+
+
+def _skip(alias: str, number: int, reason: Exception) -> bool:
+    """Pass by the message that cannot be taken; fail the request if there is none, or the request itself is invalid."""
+    request = _locked(alias, number)
+    if request is None:
+        return False
+    if isinstance(reason, ConfigurationError) or not _kind(request).skip(alias, request, reason):
+        request.state, request.note = FAILED, as_note(message_of(reason) or type(reason).__name__)
+    _save(alias, request)
+    return request.active and request.rate is None
+
+
+def _kind(request: Request) -> Kind:
+    if request.kind not in KINDS:
+        raise ConfigurationError(f"this version knows no kind of request {request.kind!r}")
+    return KINDS[request.kind]
+
+
+def _locked(alias: str, number: int) -> Request | None:
     """Lock a request that is not done, annotated with `now`; None if it is done or another process has the exclusive
     task."""
-    if not take_duty(alias, REPLAY):
+    if not take_duty(alias, REQUESTS):
         return None
-    rows = kind._default_manager.using(alias).filter(pk=number, state__in=ACTIVE).annotate(now=DatabaseNow())
+    rows = Request.objects.using(alias).filter(pk=number, state__in=ACTIVE).annotate(now=DatabaseNow())
     return rows.select_for_update().first()
 
 
-def too_early(request: Replay | Rescheduling, rate: float | None) -> bool:
+def _too_early(request: Request, rate: float | None) -> bool:
     """Tell whether the next step is not due yet: another process has just done one, or the rate is low."""
-    since = (request.now - request.updated_at).total_seconds()  # type: ignore[union-attr]
+    since = (request.now - request.updated_at).total_seconds()  # type: ignore[attr-defined]
     return rate is not None and bool(request.done) and since < max(INTERVAL, 1 / rate)
 
 
-def step_size(rate: float | None, most: int = AT_ONCE) -> int:
-    """Return how many messages or deliveries one step may take."""
-    return most if rate is None else max(1, min(most, int(rate * INTERVAL)))
+def _step_size(rate: float | None) -> int:
+    """Return how many messages a step may take; its kind may take fewer."""
+    return MOST_RATE if rate is None else max(1, int(rate * INTERVAL))
 
 
-def as_note(text: str) -> str:
-    """Return a text as the column `note` can store it."""
-    return storable(text)[:NOTE_LENGTH]
+def _progress(request: Request) -> list[object]:
+    return [getattr(request, name) for name in PROGRESS]
 
 
-def save(alias: str, request: Replay | Rescheduling, columns: Sequence[str], stepped: bool = True) -> None:
+def _save(alias: str, request: Request, stepped: bool = True) -> None:
     """Store a request's progress. stepped: the time to its next step begins now."""
+    columns = [*PROGRESS, "updated_at"] if stepped else PROGRESS
     if stepped:
         request.updated_at = DatabaseNow()
-    request.save(using=alias, update_fields=[*columns, "updated_at"] if stepped else columns)
+    request.save(using=alias, update_fields=columns)

@@ -1,38 +1,29 @@
-"""Reschedulings: operator requests to make many waiting deliveries of a group due, at a rate. Consumer processes carry
-them out, one process at a time."""
+"""Reschedulings: operator requests to make many waiting deliveries of a group due."""
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Exists, OuterRef, Q
 
-from sqlqueue.core.bounds import MOST_ATTEMPTS, checked_whole
+from sqlqueue.core.bounds import MOST_ATTEMPTS, checked_rate, checked_whole
 from sqlqueue.core.keys import KEY_LENGTH, checked_text, partition_of
-from sqlqueue.core.logfmt import logfmt
-from sqlqueue.core.outcomes import message_of
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
-from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.exceptions import ConfigurationError, seconds
 from sqlqueue.log.groups import registered
-from sqlqueue.models import DeliveryState, Message, Rescheduling, Topic
+from sqlqueue.models import DeliveryState, Message, Request, Topic
 from sqlqueue.models.delivery_state import DeliveryStateQuerySet
-from sqlqueue.models.replay import DONE, FAILED, RUNNING
-from sqlqueue.models.rescheduling import ERROR_LENGTH, FAILING, POSTPONED
-from sqlqueue.operations import requests
-from sqlqueue.operations.requests import checked_rate
+from sqlqueue.models.request import DONE, RESCHEDULE, RUNNING
 from sqlqueue.operations.reschedule import reschedule_rows
-
-logger = logging.getLogger("sqlqueue")
 
 AT_ONCE = 500  # deliveries of one step
 PARTITIONS_OF_A_STEP = 100
 MOST_COUNTED = 100_000
-PROGRESS = ("state", "done", "at_partition", "at_priority", "at_offset", "note")
+FAILING, POSTPONED = "failing", "postponed"
+ERROR_LENGTH = 200  # characters of `error`
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +88,7 @@ def request_rescheduling(
     attempts: int | None = None,
     rate: float | None = None,
     requested_by: str = "",
-) -> Rescheduling:
+) -> Request:
     """Request that deliveries become due in `delay` seconds, in the order of partition, priority and offset; return the
     request, whose row shows its progress.
 
@@ -116,16 +107,13 @@ def request_rescheduling(
     if not total:
         raise ConfigurationError(f"no such delivery of group {waiting.group!r} waits for its time: nothing to do")
     through = highest_offset(alias) if waiting.through is None else waiting.through
-    made = Rescheduling.objects.using(alias).create(
+    chosen = {"which": waiting.which, "error": waiting.error, "key": waiting.key, "above": waiting.above}
+    made = Request.objects.using(alias).create(
+        kind=RESCHEDULE,
         topic=waiting.topic,
         consumer_group=waiting.group,
-        which=waiting.which,
-        error=waiting.error,
-        partition_key=waiting.key,
-        above=waiting.above,
+        options={**chosen, "delay": delay, "attempts": attempts},
         through=through,
-        delay=delay,
-        attempts=attempts,
         rate=rate,
         total=total,
         ordered_by=requested_by,
@@ -134,93 +122,51 @@ def request_rescheduling(
     return made
 
 
-def cancel(alias: str, number: int) -> bool:
-    """Cancel a rescheduling that is not done; return whether it was not. What it has rescheduled stays so."""
-    return requests.cancel(alias, Rescheduling, number)
+def step(alias: str, request: Request, most: int) -> None:
+    """Make the next deliveries of a rescheduling due, at most so many."""
+    found, ended = _some(alias, request, min(most, AT_ONCE))
+    request.done += reschedule_rows(alias, found, request.options["delay"], request.options["attempts"])
+    request.state = DONE if ended else RUNNING
 
 
-def carry_out(alias: str) -> bool:
-    """Do the next step of every rescheduling; return whether there is more to do at once."""
-    return requests.of_each(alias, Rescheduling, _next)
-
-
-def _next(alias: str, number: int) -> bool:
-    """Do the next step of one rescheduling. An invalid one fails and does not delay the others."""
-    reason = requests.try_step(alias, _step, number)
-    if isinstance(reason, bool):
-        return reason
-    logger.warning(logfmt("rescheduling_refused", request=number, error=reason))
-    return retries.run(alias, _fail, alias, number, reason)
-
-
-def _step(alias: str, number: int) -> bool:
-    """Do one step of a rescheduling and update its row, in one transaction: no delivery is counted twice."""
-    rescheduling = requests.locked(alias, Rescheduling, number)
-    if rescheduling is None:
-        return False
-    rate = checked_rate(rescheduling.rate)
-    if requests.too_early(rescheduling, rate):
-        return False
-    found, ended = _some(alias, rescheduling, requests.step_size(rate, AT_ONCE))
-    moved = reschedule_rows(alias, found, rescheduling.delay, rescheduling.attempts)
-    rescheduling.done += moved
-    rescheduling.state = DONE if ended else RUNNING
-    requests.save(alias, rescheduling, PROGRESS, stepped=bool(moved) or ended)  # the rate counts deliveries, not reads
-    return not ended and (rate is None or not moved)
-
-
-def _some(alias: str, rescheduling: Rescheduling, most: int) -> tuple[list[int], bool]:
-    """Return the ids of the next rows, and whether there are no more; advance the rescheduling behind them. Reads an
+def _some(alias: str, request: Request, most: int) -> tuple[list[int], bool]:
+    """Return the ids of the next rows, and whether there are no more; advance the request behind them. Reads an
     exact range of the index for each partition and priority."""
-    left = _left(rescheduling)
+    left = _left(request)
     chosen, partition = left.rows(alias).order_by("message_offset"), left.partition(alias)
     found: list[int] = []
     for _ in range(PARTITIONS_OF_A_STEP):
-        stream = {"partition": rescheduling.at_partition, "priority": rescheduling.at_priority}
-        here = chosen.filter(**stream, message_offset__gt=rescheduling.at_offset)
+        stream = {"partition": request.at_partition, "priority": request.at_priority}
+        here = chosen.filter(**stream, message_offset__gt=request.at_offset)
         for id, offset in here.values_list("pk", "message_offset")[: most - len(found)]:
             found.append(id)
-            rescheduling.at_offset = offset
+            request.at_offset = offset
         if len(found) == most:
             return found, False
-        following = _next_partition(alias, rescheduling, partition)
+        following = _next_partition(alias, request, partition)
         if following is None:
             return found, True
-        rescheduling.at_partition, rescheduling.at_priority = following
-        rescheduling.at_offset = -1
+        request.at_partition, request.at_priority = following
+        request.at_offset = 0
     return found, False
 
 
-def _next_partition(alias: str, rescheduling: Rescheduling, partition: int | None) -> tuple[int, int] | None:
+def _next_partition(alias: str, request: Request, partition: int | None) -> tuple[int, int] | None:
     """Return the next (partition, priority) in which the group has delivery states; of one partition or (None) of
     all."""
-    mine = {"topic": rescheduling.topic, "consumer_group": rescheduling.consumer_group}
+    mine = {"topic": request.topic, "consumer_group": request.consumer_group}
     rows = DeliveryState.objects.using(alias).filter(**mine)
     if partition is not None:
         rows = rows.filter(partition=partition)
-    next_priority: dict[str, Any] = {"partition": rescheduling.at_partition, "priority__gt": rescheduling.at_priority}
-    for some in (rows.filter(**next_priority), rows.filter(partition__gt=rescheduling.at_partition)):
+    next_priority: dict[str, Any] = {"partition": request.at_partition, "priority__gt": request.at_priority}
+    for some in (rows.filter(**next_priority), rows.filter(partition__gt=request.at_partition)):
         found = some.order_by("partition", "priority").values_list("partition", "priority").first()
         if found is not None:
             return found
     return None
 
 
-def _left(rescheduling: Rescheduling) -> WaitingDeliveries:
-    return WaitingDeliveries(
-        rescheduling.topic,
-        rescheduling.consumer_group,
-        rescheduling.which,
-        rescheduling.error,
-        rescheduling.above,
-        rescheduling.through,
-        rescheduling.partition_key,
-    )
-
-
-def _fail(alias: str, number: int, reason: Exception) -> bool:
-    rescheduling = requests.locked(alias, Rescheduling, number)
-    if rescheduling is not None:
-        rescheduling.state, rescheduling.note = FAILED, requests.as_note(message_of(reason) or type(reason).__name__)
-        requests.save(alias, rescheduling, PROGRESS)
-    return False
+def _left(request: Request) -> WaitingDeliveries:
+    given = request.options
+    chosen = (given["which"], given["error"], given["above"], request.through, given["key"])
+    return WaitingDeliveries(request.topic, request.consumer_group, *chosen)

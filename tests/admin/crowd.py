@@ -9,7 +9,7 @@ from django.db import connection
 from sqlqueue.core.keys import partition_of
 from sqlqueue.log.groups import register
 from sqlqueue.log.topics import forget_topics
-from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, Receipt, Replay, Topic, WorkItem
+from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, Receipt, Request, Topic, WorkItem
 
 AT_ONCE = 5_000
 ERROR = """Traceback (most recent call last):
@@ -87,10 +87,11 @@ class Crowd:
             ],
             batch_size=AT_ONCE,
         )
-        Replay.objects.bulk_create([Replay(topic="t", through=highest, total=10, state="done") for _ in range(200)])
+        of_all = {"kind": "replay", "topic": "t", "options": {}, "through": highest, "total": 10, "state": "done"}
+        Request.objects.bulk_create([Request(**of_all) for _ in range(200)])
         with connection.cursor() as cursor:
             if connection.vendor == "mysql":
-                for model in (Message, Offset, Receipt, DeliveryState, BlockedRange, WorkItem, Replay):
+                for model in (Message, Offset, Receipt, DeliveryState, BlockedRange, WorkItem, Request):
                     cursor.execute(f"ANALYZE TABLE {model._meta.db_table}")
                     cursor.fetchall()
             else:

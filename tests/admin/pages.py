@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 
-from sqlqueue.models import ConsumerGroup, Message, Replay
+from sqlqueue.models import ConsumerGroup, Message, Request
 
 Visit = tuple[str, dict[str, object] | None]  # an address, and what is sent to it, if anything is
 
@@ -49,11 +49,10 @@ def visits() -> dict[str, Visit]:
             "action", "delete", _selected_action=[one + 1 for one in range(highest - 100, highest)]
         ),
         "a purge": (reverse("admin:sqlqueue_topic_purge", args=["t"]), None),
-        "a rescheduling of many": (reverse("admin:sqlqueue_rescheduling_new"), None),
+        "a rescheduling of many": (reverse("admin:sqlqueue_request_reschedule"), None),
         "a rescheduling of many, counted": of(
-            reverse("admin:sqlqueue_rescheduling_new"), of=group.pk, error="x", delay=0, count=1
+            reverse("admin:sqlqueue_request_reschedule"), of=group.pk, error="x", delay=0, count=1
         ),
-        "reschedulings": of(reverse("admin:sqlqueue_rescheduling_changelist")),
         "an action on 100 messages": ordered("action", "reschedule", _selected_action=some),
         "failures": of(kinds),
         "failures of a topic": of(kinds, topic="t"),
@@ -65,6 +64,6 @@ def visits() -> dict[str, Visit]:
         "replay of a failure": ordered("dead_letter_action", "replay", **kind, all="1"),
         "replay of all dead letters": ordered("dead_letter_action", "replay", topic="t", all="1"),
         "discarding of 100 dead letters": ordered("dead_letter_action", "discard", topic="t", _selected_action=some),
-        "replays": of(reverse("admin:sqlqueue_replay_changelist")),
-        "a replay": (reverse("admin:sqlqueue_replay_change", args=[Replay.objects.order_by("-pk")[0].pk]), None),
+        "requests": of(reverse("admin:sqlqueue_request_changelist")),
+        "a request": (reverse("admin:sqlqueue_request_change", args=[Request.objects.order_by("-pk")[0].pk]), None),
     }

@@ -85,9 +85,9 @@ def test_a_list_answers_every_lookup(admin_client: Client, stage: Stage, model: 
 def test_orders_and_single_pages_answer_every_number(admin_client: Client, stage: Stage) -> None:
     numbers = ("9" * 40, "9" * 5_000, "²", "-1", "\0")
     for place in (
-        "rescheduling/new/?of={}",
+        "request/reschedule/?of={}",
         "scheduledmessage/{}/change/",
-        "rescheduling/{}/change/",
+        "request/{}/change/",
         "topic/{}/purge/",
     ):
         addresses = [f"/admin/sqlqueue/{place.format(quote(number))}" for number in numbers]

@@ -14,13 +14,14 @@ from django.utils import timezone
 from django.utils.html import escape
 
 from sqlqueue import publish
-from sqlqueue.admin import consumer_groups, purging, reschedulings
+from sqlqueue.admin import consumer_groups, purging, requests
 from sqlqueue.log import collect
 from sqlqueue.log.groups import register
-from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Rescheduling, Topic
-from sqlqueue.models.replay import CANCELLED, DONE
+from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Request, Topic
+from sqlqueue.models.request import CANCELLED, DONE
 from sqlqueue.operations import reschedule_requests
-from sqlqueue.operations.reschedule_requests import WaitingDeliveries, carry_out, request_rescheduling
+from sqlqueue.operations.requests import carry_out
+from sqlqueue.operations.reschedule_requests import WaitingDeliveries, request_rescheduling
 from tests.admin.stage import EVIL, Stage
 from tests.consuming import Consuming
 from tests.transactions import OpenTransaction
@@ -159,7 +160,7 @@ class TestPurging:
 class TestRescheduling:
     """Many deliveries, with one order."""
 
-    address = staticmethod(lambda: reverse("admin:sqlqueue_rescheduling_new"))
+    address = staticmethod(lambda: reverse("admin:sqlqueue_request_reschedule"))
 
     def test_counts_first_then_orders_and_shows_how_far_it_is(self, admin_client: Client, stage: Stage) -> None:
         change = reverse("admin:sqlqueue_consumergroup_change", args=[group().pk])
@@ -169,20 +170,21 @@ class TestRescheduling:
         assert "1 delivery would be rescheduled." in page
         for name, value in wanted.items():
             assert f'<input type="hidden" name="{name}" value="{value}">' in page
-        assert not Rescheduling.objects.exists()
+        assert not Request.objects.exists()
         done = admin_client.post(self.address(), wanted, follow=True).content.decode()
         assert "Requested to reschedule 1 deliveries of g of t." in done
         assert "0 of 1: waits for a consumer process" in done
-        made = Rescheduling.objects.get()
-        assert (made.topic, made.consumer_group, made.error, made.rate, made.attempts) == ("t", "g", "LATER", 5.0, 0)
+        made = Request.objects.get()
+        assert (made.topic, made.consumer_group, made.rate) == ("t", "g", 5.0)
+        assert (made.options["error"], made.options["attempts"]) == ("LATER", 0)
         assert made.ordered_by == "admin"
         while carry_out("default"):
             pass
-        page = admin_client.get(reverse("admin:sqlqueue_rescheduling_change", args=[made.pk])).content.decode()
+        page = admin_client.get(reverse("admin:sqlqueue_request_change", args=[made.pk])).content.decode()
         assert "1 of 1: done" in page
         assert 'value="1"></progress>' in page
         assert DeliveryState.objects.due().filter(message_offset=stage.failing).exists()
-        assert "1 of 1" in admin_client.get(reverse("admin:sqlqueue_rescheduling_changelist")).content.decode()
+        assert "1 of 1" in admin_client.get(reverse("admin:sqlqueue_request_changelist")).content.decode()
 
     def test_of_one_key(self, admin_client: Client, stage: Stage) -> None:
         key = Message.objects.get(offset=stage.failing).partition_key
@@ -191,7 +193,7 @@ class TestRescheduling:
         assert "1 delivery would be rescheduled." in page
         done = admin_client.post(self.address(), wanted, follow=True).content.decode()
         assert f"<td>{escape(key)}</td>" in done
-        assert Rescheduling.objects.get().partition_key == key
+        assert Request.objects.get().options["key"] == key
 
     @pytest.mark.parametrize(
         ("wanted", "said"),
@@ -216,12 +218,12 @@ class TestRescheduling:
     def test_is_refused_if_nothing_is_left(self, admin_client: Client, stage: Stage) -> None:
         page = admin_client.post(self.address(), {"of": group("audit").pk, "delay": "0"}).content.decode()
         assert "waits for its time: nothing to do" in page
-        assert not Rescheduling.objects.exists()
+        assert not Request.objects.exists()
 
     def test_says_that_there_are_more_than_are_counted(
         self, admin_client: Client, stage: Stage, monkeypatch: Any
     ) -> None:
-        for module in (reschedule_requests, reschedulings):
+        for module in (reschedule_requests, requests):
             monkeypatch.setattr(module, "MOST_COUNTED", 1)
         page = admin_client.get(self.address(), {"of": group().pk, "delay": "0", "count": "1"}).content.decode()
         assert "1 deliveries or more would be rescheduled." in page
@@ -229,7 +231,7 @@ class TestRescheduling:
     def test_offers_no_more_groups_than_a_list_holds(
         self, admin_client: Client, stage: Stage, monkeypatch: Any
     ) -> None:
-        monkeypatch.setattr(reschedulings, "MOST_GROUPS", 1)
+        monkeypatch.setattr(requests, "MOST_GROUPS", 1)
         register("default", "another", "t")
         page = admin_client.get(self.address()).content.decode()
         assert "another of t" in page
@@ -239,33 +241,30 @@ class TestRescheduling:
 
     def test_is_cancelled(self, admin_client: Client, stage: Stage) -> None:
         made = request_rescheduling("default", WaitingDeliveries("t", "g"), rate=1)
-        stop = reverse("admin:sqlqueue_rescheduling_cancel", args=[made.pk])
+        stop = reverse("admin:sqlqueue_request_cancel", args=[made.pk])
         assert admin_client.get(stop).status_code == 405
-        assert (
-            "Cancelled. Deliveries that were rescheduled stay so."
-            in admin_client.post(stop, follow=True).content.decode()
-        )
+        assert "Cancelled. What was done stays done." in admin_client.post(stop, follow=True).content.decode()
         assert "There was nothing left to cancel" in admin_client.post(stop, follow=True).content.decode()
         made.refresh_from_db()
         assert made.state == CANCELLED
 
     def test_needs_its_permissions(self, staff: Callable[..., Client], stage: Stage) -> None:
         made = request_rescheduling("default", WaitingDeliveries("t", "g"))
-        page = reverse("admin:sqlqueue_rescheduling_change", args=[made.pk])
-        stop = reverse("admin:sqlqueue_rescheduling_cancel", args=[made.pk])
+        page = reverse("admin:sqlqueue_request_change", args=[made.pk])
+        stop = reverse("admin:sqlqueue_request_cancel", args=[made.pk])
         sent = {"of": group().pk, "delay": "0"}
-        guest, stranger = staff("view_rescheduling"), staff("reschedule_deliverystate")
+        guest, stranger = staff("view_request"), staff("reschedule_deliverystate")
         assert (guest.get(page).status_code, stranger.get(page).status_code) == (200, 403)
         assert stop not in guest.get(page).content.decode()
-        listed = guest.get(reverse("admin:sqlqueue_rescheduling_changelist"))
+        listed = guest.get(reverse("admin:sqlqueue_request_changelist"))
         assert (listed.status_code, self.address() in listed.content.decode()) == (200, False)
         for client in (guest, stranger):
             assert client.get(self.address()).status_code == 403
             assert client.post(self.address(), sent).status_code == 403
             assert client.post(stop).status_code == 403
-        strict = staff("view_rescheduling", "reschedule_deliverystate", csrf=True)
+        strict = staff("view_request", "reschedule_deliverystate", csrf=True)
         assert strict.post(self.address(), sent).status_code == strict.post(stop).status_code == 403
-        assert Rescheduling.objects.count() == 1
+        assert Request.objects.count() == 1
         while carry_out("default"):
             pass
         made.refresh_from_db()
@@ -275,7 +274,7 @@ class TestRescheduling:
         page = admin_client.get(self.address(), {"of": group().pk, "delay": "0", "count": "1", "error": EVIL})
         assert "<script>alert" not in page.content.decode()
         made = request_rescheduling("default", WaitingDeliveries("t", "g", error="later <script>alert"))
-        shown = admin_client.get(reverse("admin:sqlqueue_rescheduling_change", args=[made.pk])).content.decode()
+        shown = admin_client.get(reverse("admin:sqlqueue_request_change", args=[made.pk])).content.decode()
         assert escape("later <script>alert") in shown
         assert "<script>alert" not in shown
 

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.database("mariadb", "mysql", "postgresql"),  # the statements are the same on SQLite
 ]
 MOST_QUERIES = 30
-SMALL = ("sqlqueue_topic", "sqlqueue_consumer_group", "sqlqueue_replay")
+SMALL = ("sqlqueue_topic", "sqlqueue_consumer_group", "sqlqueue_request")
 
 
 def test_every_page_is_cheap(admin_client: Client) -> None:

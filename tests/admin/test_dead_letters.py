@@ -12,9 +12,9 @@ from django.urls import reverse
 
 from sqlqueue import publish
 from sqlqueue.admin.actions import dead_letter_actions
-from sqlqueue.models import Message, Replay, Topic
-from sqlqueue.models.replay import CANCELLED, NEW
-from sqlqueue.operations.replay_requests import carry_out
+from sqlqueue.models import Message, Request, Topic
+from sqlqueue.models.request import CANCELLED, NEW
+from sqlqueue.operations.requests import carry_out
 from sqlqueue.stats import dead_letters
 from tests.admin.stage import EVIL, Stage
 from tests.consuming import Consuming
@@ -154,19 +154,19 @@ def test_a_whole_fingerprint_is_replayed_after_a_trial(admin_client: Client, sta
     asked = admin_client.post(action_url("replay"), ALL).content.decode()
     assert "Chosen: 3" in asked
     assert EVIL not in asked
-    assert not Replay.objects.exists()
+    assert not Request.objects.exists()
     done = admin_client.post(action_url("replay"), {**ALL, "confirmed": "1", "rate": "50", "trial": "on"}, follow=True)
-    replay = Replay.objects.get()
-    assert done.redirect_chain[-1][0] == reverse("admin:sqlqueue_replay_change", args=[replay.pk])
-    assert (replay.topic, replay.consumer_group, replay.fingerprint) == ("t", "g", FINGERPRINT)
-    assert (replay.rate, replay.trial, replay.total, replay.ordered_by) == (50, True, 3, "admin")
+    replay = Request.objects.get()
+    assert done.redirect_chain[-1][0] == reverse("admin:sqlqueue_request_change", args=[replay.pk])
+    assert (replay.topic, replay.consumer_group, replay.options["fingerprint"]) == ("t", "g", FINGERPRINT)
+    assert (replay.rate, replay.options["trial"], replay.total, replay.ordered_by) == (50, True, 3, "admin")
     entry = LogEntry.objects.get()
     assert (entry.action_flag, entry.object_id) == (ADDITION, str(replay.pk))
     stage.mend()
     carry_out("default")
     stage.consuming.drain()
     assert stage.seen[-1] == {"dead": EVIL}
-    html = admin_client.get(reverse("admin:sqlqueue_replay_change", args=[replay.pk])).content.decode()
+    html = admin_client.get(reverse("admin:sqlqueue_request_change", args=[replay.pk])).content.decode()
     assert "1 of 3" in html
     assert 'max="3" value="1"' in html
     assert EVIL not in html
@@ -179,7 +179,7 @@ def test_who_has_asked_for_a_replay_may_be_called_by_a_uuid(
     name = uuid4()
     monkeypatch.setattr(User, "get_username", lambda user: name)
     admin_client.post(action_url("replay"), {**ALL, "confirmed": "1"})
-    assert Replay.objects.get().ordered_by == str(name)
+    assert Request.objects.get().ordered_by == str(name)
 
 
 def test_a_selection_is_replayed(admin_client: Client, stage: Stage) -> None:
@@ -187,8 +187,8 @@ def test_a_selection_is_replayed(admin_client: Client, stage: Stage) -> None:
     asked = admin_client.post(action_url("replay"), {"topic": "t", "_selected_action": chosen}).content.decode()
     assert offsets(asked) == chosen
     admin_client.post(action_url("replay"), {"topic": "t", "_selected_action": chosen, "confirmed": "1"})
-    replay = Replay.objects.get()
-    assert (replay.offsets, replay.trial, replay.rate) == (chosen, False, None)
+    replay = Request.objects.get()
+    assert (replay.options["offsets"], replay.options["trial"], replay.rate) == (chosen, False, None)
     while carry_out("default"):
         pass
     assert left() == stage.dead_letters[:1]
@@ -202,14 +202,14 @@ def test_nothing_chosen_is_nothing_done(admin_client: Client, stage: Stage) -> N
         )
         assert "None of the chosen rows" in answer.content.decode()
     assert left() == stage.dead_letters
-    assert not Replay.objects.exists()
+    assert not Request.objects.exists()
 
 
 @pytest.mark.parametrize("rate", ["0", "-1", "x", "nan", "inf"])
 def test_a_wrong_rate_is_refused(admin_client: Client, stage: Stage, rate: str) -> None:
     answer = admin_client.post(action_url("replay"), {**ALL, "confirmed": "1", "rate": rate})
     assert "errorlist" in answer.content.decode()
-    assert not Replay.objects.exists()
+    assert not Request.objects.exists()
 
 
 def test_a_kind_is_discarded_with_a_reason(admin_client: Client, stage: Stage) -> None:
@@ -263,13 +263,13 @@ def test_a_selection_is_discarded(admin_client: Client, stage: Stage) -> None:
 
 def test_a_replay_is_cancelled(admin_client: Client, stage: Stage) -> None:
     admin_client.post(action_url("replay"), {**ALL, "confirmed": "1"})
-    replay = Replay.objects.get()
+    replay = Request.objects.get()
     assert replay.state == NEW
-    address = reverse("admin:sqlqueue_replay_cancel", args=[replay.pk])
+    address = reverse("admin:sqlqueue_request_cancel", args=[replay.pk])
     assert admin_client.get(address).status_code == 405
     assert "Cancelled" in admin_client.post(address, follow=True).content.decode()
     replay.refresh_from_db()
     assert replay.state == CANCELLED
     assert "nothing left to cancel" in admin_client.post(address, follow=True).content.decode()
     assert LogEntry.objects.count() == 2
-    assert admin_client.post(reverse("admin:sqlqueue_replay_cancel", args=[10**9])).status_code == 404
+    assert admin_client.post(reverse("admin:sqlqueue_request_cancel", args=[10**9])).status_code == 404

@@ -81,10 +81,10 @@ def pages(rows: dict[str, Any]) -> Iterator[str]:
     for one in rows.values():
         at, key = one._meta.model_name, quote(str(quoted(one.pk)))
         yield from (f"{at}/", f"{at}/{key}/change/", f"{at}/{key}/history/")
-    yield from ("", "overview/", "overview/internals/", "message/dead-letters/", "workitem/mine/", "rescheduling/new/")
+    yield from ("", "overview/", "overview/internals/", "message/dead-letters/", "workitem/mine/", "request/reschedule/")
     yield f"message/dead-letters/list/?topic={quote(TEXT)}&group={quote(TEXT)}&fingerprint={quote(TEXT)}"
     group = rows["ConsumerGroup"].pk
-    yield f"rescheduling/new/?of={group}&delay=0&error={quote(TEXT)}&key={quote(TEXT)}&count=1"
+    yield f"request/reschedule/?of={group}&delay=0&error={quote(TEXT)}&key={quote(TEXT)}&count=1"
     yield f"consumergroup/{group}/move/?offset=1"
     yield f"consumergroup/{group}/delete/"
     yield f"consumergroup/{group}/flow/"
@@ -154,8 +154,7 @@ def test_what_hides_is_escaped_where_handlers_and_processes_have_written(
         "PeriodicSchedule": "refusal",
         "SubscriberHeartbeat": "failing",
         "DeliveryState": "last_error",
-        "Replay": "note",
-        "Rescheduling": "note",
+        "Request": "note",
     }.items():
         type(rows[name]).objects.update(**{column: hidden})
         at = f"{rows[name]._meta.model_name}/"

@@ -9,22 +9,22 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from sqlqueue.admin.keyset import page_of
-from sqlqueue.models import Replay
-from tests.factories import ReplayFactory
+from sqlqueue.models import Request
+from tests.factories import RequestFactory
 
 pytestmark = pytest.mark.django_db
-LIST = "admin:sqlqueue_replay_changelist"
+LIST = "admin:sqlqueue_request_changelist"
 
 
 @pytest.fixture
 def replays() -> list[int]:
     """The keys of 120 rows, newest first."""
-    made = [ReplayFactory(state="done" if n % 3 else "new") for n in range(120)]
+    made = [RequestFactory(state="done" if n % 3 else "new") for n in range(120)]
     return [replay.pk for replay in reversed(made)]
 
 
 def keys(html: str) -> list[int]:
-    return [int(key) for key in re.findall(r"/sqlqueue/replay/(\d+)/change/", html)]
+    return [int(key) for key in re.findall(r"/sqlqueue/request/(\d+)/change/", html)]
 
 
 def link(html: str, rel: str) -> str | None:
@@ -65,7 +65,7 @@ def test_what_is_no_key_shows_the_newest(admin_client: Client, replays: list[int
 
 
 def test_pages_at_the_ends(replays: list[int]) -> None:
-    rows = Replay.objects.all()
+    rows = Request.objects.all()
 
     def of(before: int | None = None, after: int | None = None) -> tuple[list[int], int | None, int | None]:
         page = page_of(rows, 50, before, after)

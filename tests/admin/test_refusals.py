@@ -8,7 +8,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
-from sqlqueue.models import DeliveryState, Message, Replay
+from sqlqueue.models import DeliveryState, Message, Request
 from sqlqueue.operations.replay_requests import request_replay
 from tests.admin.stage import Stage
 from tests.consuming import Consuming
@@ -47,8 +47,8 @@ def pages(stage: Stage) -> dict[str, str]:
         reverse("admin:sqlqueue_message_history", args=[stage.failing]): "view_message",
         reverse("admin:sqlqueue_message_dead_letters"): "view_message",
         reverse("admin:sqlqueue_message_dead_letter_list") + "?topic=t": "view_message",
-        reverse("admin:sqlqueue_replay_changelist"): "view_replay",
-        reverse("admin:sqlqueue_replay_change", args=[Replay.objects.get().pk]): "view_replay",
+        reverse("admin:sqlqueue_request_changelist"): "view_request",
+        reverse("admin:sqlqueue_request_change", args=[Request.objects.get().pk]): "view_request",
     }
 
 
@@ -65,16 +65,16 @@ def orders(stage: Stage) -> list[tuple[str, dict[str, object], tuple[str, ...]]]
         (reverse(letter, args=["replay"]), letters, ("view_message", "replay_message")),
         (reverse(letter, args=["discard"]), letters, ("view_message", "discard_message")),
         (
-            reverse("admin:sqlqueue_replay_cancel", args=[Replay.objects.get().pk]),
+            reverse("admin:sqlqueue_request_cancel", args=[Request.objects.get().pk]),
             {},
-            ("view_replay", "replay_message"),
+            ("view_request", "replay_message"),
         ),
     ]
 
 
 def everything() -> list[object]:
     """All that an action could change."""
-    return [list(model.objects.order_by("pk").values()) for model in (Message, DeliveryState, Replay, LogEntry)]
+    return [list(model.objects.order_by("pk").values()) for model in (Message, DeliveryState, Request, LogEntry)]
 
 
 def test_nothing_without_login(client: Client, stage: Stage) -> None:
@@ -163,7 +163,7 @@ def test_no_order_by_a_link(admin_client: Client, stage: Stage) -> None:
 
 def test_nothing_is_added_edited_or_deleted_by_hand(admin_client: Client, stage: Stage) -> None:
     before = everything()
-    for model, pk in (("message", stage.failing), ("replay", Replay.objects.get().pk)):
+    for model, pk in (("message", stage.failing), ("request", Request.objects.get().pk)):
         assert admin_client.get(reverse(f"admin:sqlqueue_{model}_add")).status_code == 403
         assert admin_client.post(reverse(f"admin:sqlqueue_{model}_add"), {"topic": "t"}).status_code == 403
         assert (

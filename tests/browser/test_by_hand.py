@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from sqlqueue import publish
 from sqlqueue.log.schedule import move_due
-from sqlqueue.models import ConsumerGroup, Message, Rescheduling, ScheduledMessage
+from sqlqueue.models import ConsumerGroup, Message, Request, ScheduledMessage
 from tests.browser.shop import TOPIC, Shop
 from tests.browser.visiting import Visitor
 from tests.processes import wait_until
@@ -103,11 +103,11 @@ def test_many_that_wait_are_rescheduled_at_a_rate(visitor: Visitor, shop: Shop) 
     progress = page.url
     wait_until(lambda: page.goto(progress) and page.get_by_text("done", exact=False).count())
     wait_until(lambda: set(shop.sent) >= set(range(200, 206)))
-    wait_until(lambda: Rescheduling.objects.get().state == "done")
+    wait_until(lambda: Request.objects.get().state == "done")
     page.goto(progress)
     bar = page.get_by_role("progressbar")
     expect(bar).to_have_attribute("value", bar.get_attribute("max") or "")
-    visitor.open("/admin/sqlqueue/rescheduling/")
+    visitor.open("/admin/sqlqueue/request/")
     expect(page.get_by_role("link", name="Reschedule many…")).to_be_visible()
 
 

@@ -4,7 +4,7 @@ import re
 
 from playwright.sync_api import Locator, Page, expect
 
-from sqlqueue.models import ConsumerGroup, Message, Replay
+from sqlqueue.models import ConsumerGroup, Message, Request
 from tests.browser.conftest import Visit
 from tests.browser.shop import TOPIC, Shop
 from tests.browser.visiting import Visitor
@@ -48,11 +48,11 @@ def test_a_failure_is_replayed_with_the_keyboard_alone(visit: Visit, superuser: 
     page.keyboard.type("50")
     press(page, page.get_by_role("button", name="Replay dead letters"))
     expect(page.get_by_text("Requested a replay of 4 dead letters")).to_be_visible()
-    replay = Replay.objects.get()
-    assert (replay.trial, replay.rate, replay.total, replay.ordered_by) == (False, 50.0, 4, "ada")
+    replay = Request.objects.get()
+    assert (replay.options["trial"], replay.rate, replay.total, replay.ordered_by) == (False, 50.0, 4, "ada")
     shop.mended = True
     shop.serve()
-    wait_until(lambda: Replay.objects.get().done == 4)
+    wait_until(lambda: Request.objects.get().done == 4)
     press(page, page.get_by_role("link", name="Refresh"))
     expect(page.get_by_text("4 of 4: done")).to_be_visible()
     assert not Message.objects.dead_letters("mail", TOPIC).exists()

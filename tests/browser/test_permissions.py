@@ -11,7 +11,7 @@ from tests.browser.conftest import Visit
 from tests.browser.shop import TOPIC, Shop
 from tests.browser.visiting import Visitor
 
-VIEWS = ("view_message", "view_consumergroup", "view_topic", "view_replay", "view_overview")
+VIEWS = ("view_message", "view_consumergroup", "view_topic", "view_request", "view_overview")
 
 
 @pytest.fixture

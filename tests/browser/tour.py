@@ -36,7 +36,7 @@ def by_hand() -> list[str]:
     rescheduling = request_rescheduling("default", WaitingDeliveries(TOPIC, "mail", error="reached", key=key), rate=0.5)
     ScheduledMessage.objects.create(topic=TOPIC, payload={"number": 900}, priority=9)
     move_due("default")
-    many = f"{INDEX}rescheduling/new/?of={ConsumerGroup.objects.get(consumer_group='mail').pk}"
+    many = f"{INDEX}request/reschedule/?of={ConsumerGroup.objects.get(consumer_group='mail').pk}"
     purge = f"{INDEX}topic/{TOPIC}/purge/"
     cases = [work_item(state) for state in (OPEN, REVIEW, DONE)]
     return [
@@ -48,7 +48,7 @@ def by_hand() -> list[str]:
         many,
         f"{many}&delay=0&key={quote(key)}&count=1",
         f"{many}&delay=-1&count=1",
-        f"{INDEX}rescheduling/{rescheduling.pk}/change/",
+        f"{INDEX}request/{rescheduling.pk}/change/",
     ]
 
 

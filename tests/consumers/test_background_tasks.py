@@ -12,7 +12,7 @@ from sqlqueue.consumers.background import batches
 from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
 from sqlqueue.consumers.background.outcome_counter import OutcomeCounter
-from sqlqueue.consumers.background.replay import ReplayTask
+from sqlqueue.consumers.background.requests import RequestTask
 from sqlqueue.consumers.background.scheduler import SchedulerTask
 from sqlqueue.consumers.background.stats_recorder import StatsRecorder
 from sqlqueue.consumers.background.task import FAILING, RESERVE, BackgroundTask
@@ -23,7 +23,7 @@ from sqlqueue.models import (
     Duty,
     Message,
     PartitionLease,
-    Replay,
+    Request,
     ScheduledMessage,
     SubscriberHeartbeat,
 )
@@ -86,10 +86,10 @@ class TestEachGetsOn:
     def test_the_replay_task(self, died: Consuming) -> None:
         died.drain()
         request_replay("default", "t")
-        replay = ReplayTask("default")
+        replay = RequestTask("default")
         while replay.run_once():
             pass
-        assert [replay.state for replay in Replay.objects.all()] == ["done"]
+        assert [replay.state for replay in Request.objects.all()] == ["done"]
 
     def test_the_lease_renewer(self, died: Consuming) -> None:
         host = died.start()
@@ -104,7 +104,7 @@ RESIDENTS: dict[str, Callable[[Consuming], BackgroundTask]] = {
     "stats-recorder": lambda consuming: StatsRecorder("default", OutcomeCounter()),
     "collector": lambda consuming: CollectorTask("default", 1.0, 1.0),
     "scheduler": lambda consuming: SchedulerTask("default", 1.0),
-    "replay": lambda consuming: ReplayTask("default"),
+    "requests": lambda consuming: RequestTask("default"),
     "lease-renewer": lambda consuming: lease_renewer_of(consuming),
 }
 
@@ -122,7 +122,7 @@ def test_one_of_those_that_serve_the_same_looks_often_and_the_others_rarely(cons
     hosts = [consuming.start() for _ in range(3)]
 
     def pauses() -> list[list[float]]:
-        looking = ("scheduler", "replay", "batches")
+        looking = ("scheduler", "requests", "batches")
         found = [[task for task in host.subscriber._background_tasks if task.name in looking] for host in hosts]
         return sorted([task.pause / task.interval for task in tasks] for tasks in found)
 

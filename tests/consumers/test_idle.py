@@ -17,8 +17,8 @@ from sqlqueue.consumers.pools import InlinePool
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.database import retries
-from sqlqueue.models import Message, Replay, dead_letter_topic
-from sqlqueue.models.replay import DONE
+from sqlqueue.models import Message, Request, dead_letter_topic
+from sqlqueue.models.request import DONE
 from sqlqueue.operations.replay_requests import request_replay
 from tests.database.plans import NOT_WAITING
 from tests.servers.processlist import end_this_threads_connection
@@ -34,8 +34,7 @@ SENT = {
     "SELECT serves": 20,
     "SELECT consumer_group, topic, partition, id": 20,
     "SELECT 1 FROM sqlqueue_scheduled_message": 2,  # each background task for itself
-    "SELECT sqlqueue_replay": 2,
-    "SELECT sqlqueue_rescheduling": 2,
+    "SELECT sqlqueue_request": 2,
     "SELECT sqlqueue_batch": 2,
     "INSERT INTO sqlqueue_subscriber_heartbeat": 6,
     "UPDATE sqlqueue_partition_lease": 6,
@@ -120,11 +119,11 @@ def test_a_process_that_was_told_of_a_request_looks_at_once(idle: Idle, monkeypa
     idle.pass_time(1.0)
     assert Message.objects.filter(topic=dead_letter_topic("t")).count() == 1
     idle.pass_time(MINUTE)
-    while idle.until("replay") < 3.0:
+    while idle.until("requests") < 3.0:
         idle.pass_time(1.0)
     request_replay("default", "t")
     idle.pass_time(2.0)
-    assert Replay.objects.get().state == DONE
+    assert Request.objects.get().state == DONE
 
 
 def test_a_connection_that_has_rested_is_asked_only_where_there_is_a_sign_that_it_was_lost(

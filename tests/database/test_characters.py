@@ -7,7 +7,7 @@ import pytest
 from django.core.management import call_command
 from django.db import connection
 
-from sqlqueue.models import Message, Replay, dead_letter_topic
+from sqlqueue.models import Message, dead_letter_topic
 from tests.consumer_processes import GROUP, Consumers, effects
 from tests.progress import wait_until_settled
 
@@ -78,7 +78,7 @@ def test_an_error_of_any_characters_ends_no_consumer_process(narrow: str, then: 
 
 
 def compared() -> list[Any]:
-    return [(Message, "fingerprint"), (Message, "failed_group"), (Message, "original_topic"), (Replay, "fingerprint")]
+    return [(Message, "fingerprint"), (Message, "failed_group"), (Message, "original_topic")]
 
 
 @pytest.mark.parametrize(("model", "column"), compared())

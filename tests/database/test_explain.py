@@ -50,7 +50,7 @@ from sqlqueue.models import (
     WorkItem,
     WorkItemEvent,
 )
-from sqlqueue.operations import move, replay, reschedule_requests
+from sqlqueue.operations import move, replay, requests, reschedule_requests
 from sqlqueue.operations import work as people
 from sqlqueue.operations.reschedule_requests import WaitingDeliveries
 from sqlqueue.stats import sampling, throughput
@@ -272,7 +272,7 @@ def test_rescheduling_of_a_key_looks_at_no_whole_table(topics: None, recorder: R
     made = reschedule_requests.request_rescheduling(
         "default", WaitingDeliveries("t", "filled1", key=message.partition_key)
     )
-    while reschedule_requests.carry_out("default"):
+    while requests.carry_out("default"):
         pass
     made.refresh_from_db()
     assert made.done == 1

@@ -14,7 +14,7 @@ from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import groups, schedule
 from sqlqueue.log.collect import collect
 from sqlqueue.models import Message, Offset
-from sqlqueue.operations import replay, replay_requests, reschedule
+from sqlqueue.operations import replay, replay_requests, requests, reschedule
 from sqlqueue.operations.move import move
 from sqlqueue.operations.republish import republish
 from tests.consuming import QUICK, Consuming
@@ -62,7 +62,7 @@ OPERATIONS: dict[str, Callable[[], object]] = {
     "move of one partition": lambda: move(ALIAS, "g", "t", 0, 0),
     "acquire": lambda: acquire(ALIAS, "s", "g", "t", [0], priorities=1, lease_duration=60, horizon=0),
     "replay": lambda: replay.replay("t"),
-    "ordered replay": lambda: (replay_requests.request_replay(ALIAS, "t"), replay_requests.carry_out(ALIAS)),
+    "ordered replay": lambda: (replay_requests.request_replay(ALIAS, "t"), requests.carry_out(ALIAS)),
     "republish": lambda: republish("t", "g", offsets()),
     "acknowledge": lambda: reschedule.acknowledge(ALIAS, "g", "t", offsets()),
     "reprioritize": lambda: reschedule.reprioritize(ALIAS, "g", "t", offsets(), 0),

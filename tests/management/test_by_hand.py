@@ -7,8 +7,8 @@ import pytest
 from sqlqueue import Delivery, Retry, publish_many
 from sqlqueue.log import collect
 from sqlqueue.log.publish import NewMessage
-from sqlqueue.models import DeliveryState, Message, Rescheduling, Topic
-from sqlqueue.models.replay import CANCELLED, DONE
+from sqlqueue.models import DeliveryState, Message, Request, Topic
+from sqlqueue.models.request import CANCELLED, DONE
 from sqlqueue.operations.reschedule_requests import WaitingDeliveries, request_rescheduling
 from tests.consuming import Consuming
 from tests.management.running import run
@@ -106,7 +106,7 @@ class TestReschedule:
         assert f"Rescheduling {made.pk} is {CANCELLED}." in run("queuereschedule", "cancel", str(made.pk)).out
         assert "nothing to do" in run("queuereschedule", "cancel", str(made.pk)).out
         assert run("queuereschedule", "cancel", str(made.pk + 1)).code == 1
-        assert Rescheduling.objects.get().state == CANCELLED
+        assert Request.objects.get().state == CANCELLED
 
     def test_what_makes_no_sense_is_refused(self, shop: Consuming) -> None:
         assert "Did you mean 'mail'?" in run("queuereschedule", "order", "orders", "mial", "--no-input").err

@@ -9,7 +9,7 @@ from django.db import connection
 
 from sqlqueue import Delivery, publish, testing
 from sqlqueue.core.logfmt import printable
-from sqlqueue.models import Message, Replay
+from sqlqueue.models import Message, Request
 from sqlqueue.operations.replay_requests import request_replay
 from tests.consuming import Consuming
 from tests.factories import ResultFactory
@@ -53,7 +53,7 @@ def test_queuetail(letter: Message) -> None:
 @pytest.mark.parametrize("operation", [["list"], ["show"], ["orders"], ["list", "--json"], ["show", "--json"]])
 def test_queuedlq(letter: Message, operation: list[str]) -> None:
     request_replay("default", "t")
-    Replay.objects.update(note=EVIL[:200], ordered_by=EVIL[:100], fingerprint=EVIL)
+    Request.objects.update(note=EVIL[:200], ordered_by=EVIL[:100], options={"fingerprint": EVIL})
     Message.objects.filter(pk=letter.pk).update(fingerprint=EVIL)
     said = run("queuedlq", *operation, *([letter.offset] if "show" in operation else []))
     assert said.code == 0

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from sqlqueue import Delivery, Reject, publish
-from sqlqueue.models import Message, Replay
-from sqlqueue.models.replay import NEW
+from sqlqueue.models import Message, Request
+from sqlqueue.models.request import NEW
 from tests.consuming import Consuming
 from tests.factories import MessageFactory
 from tests.management.running import run
@@ -79,13 +79,13 @@ class TestReplay:
     def test_a_dry_run_counts(self, ledger: Ledger) -> None:
         said = run("queuedlq", "replay", "orders", "--fingerprint", "no account for #", "--dry-run")
         assert (said.code, said.out) == (0, "5 dead letters would be delivered again. Nothing was done.\n")
-        assert not Replay.objects.exists()
+        assert not Request.objects.exists()
 
     def test_it_asks_first(self, ledger: Ledger) -> None:
         assert run("queuedlq", "replay", "orders", stdin="n\n").code == 3
-        assert not Replay.objects.exists()
+        assert not Request.objects.exists()
         assert run("queuedlq", "replay", "orders", stdin="yes\n").code == 0
-        assert Replay.objects.get().state == NEW
+        assert Request.objects.get().state == NEW
 
     def test_waiting_takes_part_in_it(self, ledger: Ledger, consuming: Consuming) -> None:
         """So it works while no consumer runs."""
@@ -136,7 +136,7 @@ class TestReplay:
         command.interrupt()
         assert command.wait() == 130, command.output
         assert "Traceback" not in command.output
-        order = Replay.objects.get()
+        order = Request.objects.get()
         assert f"queuedlq cancel {order.pk}" in command.output
         assert "is cancelled" in run("queuedlq", "cancel", order.pk).out
         assert "nothing to do" in run("queuedlq", "cancel", order.pk).out

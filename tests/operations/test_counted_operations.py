@@ -12,7 +12,7 @@ import pytest
 
 from sqlqueue import NewMessage, Reject, Retry, discard, publish_many, replay
 from sqlqueue.models import DeliveryState, Message
-from sqlqueue.operations import replay_requests, reschedule_requests
+from sqlqueue.operations import requests
 from sqlqueue.operations.delete import delete
 from sqlqueue.operations.move import move
 from sqlqueue.operations.purge import purge
@@ -69,7 +69,7 @@ OPERATIONS: dict[str, Operation] = {
     "replay, as consumers carry it out": (
         reject,
         requested_replay,
-        lambda offsets: replay_requests.carry_out(ALIAS),
+        lambda offsets: requests.carry_out(ALIAS),
         Cost(11, 4, 301),
     ),
     "rewind": (
@@ -94,7 +94,7 @@ OPERATIONS: dict[str, Operation] = {
     "reschedule, as consumers carry it out": (
         put_off,
         requested_rescheduling,
-        lambda offsets: reschedule_requests.carry_out(ALIAS),
+        lambda offsets: requests.carry_out(ALIAS),
         Cost(10, 2, 101),
     ),
     "acknowledge": (put_off, nothing, lambda offsets: acknowledge(ALIAS, "g", "t", offsets), Cost(6, 1, 100)),

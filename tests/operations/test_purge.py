@@ -15,7 +15,8 @@ from sqlqueue.log.groups import register
 from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, PartitionLease, ScheduledMessage, Topic
 from sqlqueue.operations.delete import delete
 from sqlqueue.operations.purge import PurgePreview, _skip, delete_purged, preview, purge
-from sqlqueue.operations.replay_requests import carry_out, request_replay
+from sqlqueue.operations.replay_requests import request_replay
+from sqlqueue.operations.requests import carry_out
 from sqlqueue.stats import sampling
 from tests.consuming import QUICK, Consuming, offset_row
 from tests.processes import wait_until

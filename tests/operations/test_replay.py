@@ -14,7 +14,8 @@ from sqlqueue.log import groups
 from sqlqueue.models import Message
 from sqlqueue.operations import replay as replay_module
 from sqlqueue.operations.replay import OFFSETS_AT_ONCE
-from sqlqueue.operations.replay_requests import carry_out, request_replay
+from sqlqueue.operations.replay_requests import request_replay
+from sqlqueue.operations.requests import carry_out
 from sqlqueue.stats.dead_letters import failures
 from tests.consuming import QUICK, Consuming
 from tests.transactions import OpenTransaction

@@ -9,14 +9,13 @@ from django.utils import timezone
 
 from sqlqueue import ConfigurationError, Delivery, Reject, publish
 from sqlqueue.log import groups
-from sqlqueue.models import Message, Replay
-from sqlqueue.models.replay import CANCELLED, DONE, FAILED, NEW, RUNNING, TRIAL
-from sqlqueue.operations import requests
-from sqlqueue.operations.replay_requests import cancel, carry_out, request_replay
+from sqlqueue.models import Message, Request, request
+from sqlqueue.models.request import CANCELLED, DONE, FAILED, NEW, RUNNING, TRIAL
+from sqlqueue.operations.replay_requests import request_replay
 from sqlqueue.operations.republish import republish
-from sqlqueue.operations.requests import AT_ONCE
+from sqlqueue.operations.requests import AT_ONCE, cancel, carry_out
 from tests.consuming import Consuming
-from tests.factories import ReplayFactory
+from tests.factories import RequestFactory
 from tests.transactions import OpenTransaction
 
 ALIAS = "default"
@@ -47,7 +46,7 @@ def ledger(consuming: Consuming) -> Ledger:
     return ledger
 
 
-def state(replay: Replay) -> tuple[str, int, int]:
+def state(replay: Request) -> tuple[str, int, int]:
     replay.refresh_from_db()
     return replay.state, replay.done, replay.total
 
@@ -101,7 +100,7 @@ def test_a_rate_below_one_a_second_waits_longer(ledger: Ledger) -> None:
     replay = request_replay(ALIAS, "t", rate=0.01)
     carry_out(ALIAS)
     for seconds, done in ((50, 1), (101, 2)):
-        Replay.objects.update(updated_at=timezone.now() - timedelta(seconds=seconds))
+        Request.objects.update(updated_at=timezone.now() - timedelta(seconds=seconds))
         carry_out(ALIAS)
         assert state(replay)[1] == done
 
@@ -132,7 +131,7 @@ def test_what_makes_no_sense_is_refused(ledger: Ledger) -> None:
 def test_a_rate_that_no_process_could_keep_is_refused(ledger: Ledger, rate: Any) -> None:
     with pytest.raises(ConfigurationError, match="the rate must be messages a second, from"):
         request_replay(ALIAS, "t", rate=rate)
-    assert not Replay.objects.exists()
+    assert not Request.objects.exists()
 
 
 @pytest.fixture
@@ -148,7 +147,7 @@ def carry_out_all() -> None:
     steps = 0
     while carry_out(ALIAS):
         steps += 1
-        assert steps < 100, list(Replay.objects.values())
+        assert steps < 100, list(Request.objects.values())
 
 
 def test_a_dead_letter_that_cannot_be_delivered_again_holds_up_nothing(
@@ -170,7 +169,7 @@ def test_a_dead_letter_that_cannot_be_delivered_again_holds_up_nothing(
 
 def test_an_order_that_is_wrong_itself_fails_with_its_reason(another: str) -> None:
     replay = request_replay(ALIAS, "t")
-    Replay.objects.update(rate=-1)  # as plain SQL, or an earlier version, may have left it
+    Request.objects.update(rate=-1)  # as plain SQL, or an earlier version, may have left it
     other = request_replay(ALIAS, another)
     carry_out_all()
     assert state(replay) == (FAILED, 0, 11)
@@ -181,9 +180,9 @@ def test_an_order_that_is_wrong_itself_fails_with_its_reason(another: str) -> No
 def test_a_reason_that_is_too_long_is_noted_as_far_as_it_goes_and_logged_whole(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(requests, "NOTE_LENGTH", 20)
+    monkeypatch.setattr(request, "NOTE_LENGTH", 20)
     replay = request_replay(ALIAS, "t")
-    Replay.objects.update(rate=-1)
+    Request.objects.update(rate=-1)
     carry_out_all()
     assert state(replay)[0] == FAILED
     assert replay.note == "the rate must be messages a second"[:20]
@@ -193,8 +192,8 @@ def test_a_reason_that_is_too_long_is_noted_as_far_as_it_goes_and_logged_whole(
 def test_every_request_has_its_step_however_many_wait(another: str) -> None:
     first = request_replay(ALIAS, "t", trial=True)
     carry_out(ALIAS)  # and waits for its trial
-    fields = {"state": TRIAL, "trial": True, "through": first.through, "total": 1}
-    ReplayFactory.insert(AT_ONCE, **fields, trial_offset=Replay.objects.get().trial_offset)
+    fields = {"state": TRIAL, "options": {"trial": True}, "through": first.through, "total": 1}
+    RequestFactory.insert(AT_ONCE, **fields, trial_offset=Request.objects.get().trial_offset)
     last = request_replay(ALIAS, another)
     carry_out_all()
     assert state(last)[0] == DONE
@@ -239,7 +238,7 @@ def test_of_several_groups_those_that_are_left_get_theirs(consuming: Consuming, 
 
 def test_an_order_whose_offsets_are_none_fails_and_holds_up_nothing(another: str) -> None:
     replay = request_replay(ALIAS, "t")
-    Replay.objects.update(offsets={"as": "plain SQL may have left them"})
+    Request.objects.update(options={"offsets": {"as": "plain SQL may have left them"}})
     other = request_replay(ALIAS, another)
     carry_out_all()
     assert state(replay) == (FAILED, 0, 11)

@@ -11,11 +11,11 @@ from django.utils import timezone
 from sqlqueue import ConfigurationError, Delivery, InvalidMessage, NewMessage, Postpone, Retry, publish_many
 from sqlqueue.core.keys import partition_of
 from sqlqueue.log.groups import remove
-from sqlqueue.models import DeliveryState, Message, Rescheduling
-from sqlqueue.models.replay import CANCELLED, DONE, FAILED, RUNNING
-from sqlqueue.models.rescheduling import FAILING, POSTPONED
+from sqlqueue.models import DeliveryState, Message, Request
+from sqlqueue.models.request import CANCELLED, DONE, FAILED, RUNNING
 from sqlqueue.operations import requests, reschedule_requests
-from sqlqueue.operations.reschedule_requests import WaitingDeliveries, cancel, carry_out, request_rescheduling
+from sqlqueue.operations.requests import cancel, carry_out
+from sqlqueue.operations.reschedule_requests import FAILING, POSTPONED, WaitingDeliveries, request_rescheduling
 from tests.consuming import QUICK, Consuming
 from tests.factories import DeliveryStateFactory
 from tests.processes import wait_until
@@ -67,7 +67,7 @@ def due(group: str = "g") -> list[int]:
     return sorted(Message.objects.filter(offset__in=list(rows)).values_list("payload", flat=True))
 
 
-def state(order: Rescheduling) -> tuple[str, int, int]:
+def state(order: Request) -> tuple[str, int, int]:
     order.refresh_from_db()
     return order.state, order.done, order.total
 
@@ -76,7 +76,7 @@ def carry_out_all() -> int:
     steps = 0
     while carry_out(ALIAS):
         steps += 1
-        assert steps < 100, list(Rescheduling.objects.values())
+        assert steps < 100, list(Request.objects.values())
     return steps
 
 
@@ -158,12 +158,12 @@ def test_a_rate_is_kept_and_an_order_can_be_cancelled(patient: Patient) -> None:
     assert not carry_out(ALIAS)
     assert not carry_out(ALIAS)  # another process, within the same second
     assert state(made) == (RUNNING, 2, 15)
-    Rescheduling.objects.update(updated_at=timezone.now() - timedelta(seconds=2))
+    Request.objects.update(updated_at=timezone.now() - timedelta(seconds=2))
     assert not carry_out(ALIAS)
     assert state(made) == (RUNNING, 4, 15)
     assert cancel(ALIAS, made.pk)
     assert not cancel(ALIAS, made.pk)
-    Rescheduling.objects.update(updated_at=timezone.now() - timedelta(seconds=2))
+    Request.objects.update(updated_at=timezone.now() - timedelta(seconds=2))
     carry_out(ALIAS)
     assert state(made) == (CANCELLED, 4, 15)
     assert len(due()) == 4
@@ -227,7 +227,7 @@ def test_what_another_transaction_has_locked_is_passed_by(patient: Patient) -> N
 
 def test_an_order_that_cannot_go_on_fails_with_its_reason(patient: Patient) -> None:
     made, another = request_rescheduling(ALIAS, ALL), request_rescheduling(ALIAS, ALL)
-    Rescheduling.objects.filter(pk=made.pk).update(rate=-1)
+    Request.objects.filter(pk=made.pk).update(rate=-1)
     carry_out_all()
     assert state(made) == (FAILED, 0, 15)
     assert "the rate must be" in made.note
@@ -260,7 +260,7 @@ def test_a_group_that_is_removed_meanwhile_ends_it(patient: Patient) -> None:
 def test_what_makes_no_sense_is_refused(patient: Patient, chosen: WaitingDeliveries, options: Any, reason: str) -> None:
     with pytest.raises((ConfigurationError, InvalidMessage), match=reason):
         request_rescheduling(ALIAS, chosen, **options)
-    assert not Rescheduling.objects.exists()
+    assert not Request.objects.exists()
 
 
 def test_more_orders_than_are_read_at_once(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ from tests.replica.replicas import REPLICA, asked
 from tests.transactions import OpenTransaction
 
 CatchUp = Callable[[], None]
-LISTS = ("overview", "message", "consumergroup", "topic", "batch", "periodicschedule", "scheduledmessage", "replay")
+LISTS = ("overview", "message", "consumergroup", "topic", "batch", "periodicschedule", "scheduledmessage", "request")
 LISTS += ("partitionlease", "receipt", "workitem", "subscriberheartbeat")
 READ_ONLY = (
     ("queuestatus",),
@@ -90,7 +90,7 @@ def test_pages_that_decide_read_the_primary(catch_up: CatchUp, admin_client: Cli
         reverse("admin:sqlqueue_consumergroup_change", args=[group.pk]),
         reverse("admin:sqlqueue_consumergroup_move", args=[group.pk]) + "",
         reverse("admin:sqlqueue_consumergroup_delete", args=[group.pk]),
-        reverse("admin:sqlqueue_rescheduling_new"),
+        reverse("admin:sqlqueue_request_reschedule"),
         reverse("admin:sqlqueue_workitem_mine"),
     ]
     for url in urls:

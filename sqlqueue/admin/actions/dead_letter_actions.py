@@ -17,10 +17,10 @@ from django.utils.translation import gettext_lazy, ngettext
 from sqlqueue.admin.actions.base import MOST_LISTED, Action, log_action
 from sqlqueue.admin.permissions import user_name
 from sqlqueue.conf import settings
+from sqlqueue.core.bounds import LEAST_RATE, MOST_RATE
 from sqlqueue.models import Topic, dead_letter_topic
 from sqlqueue.operations import replay_requests
 from sqlqueue.operations.replay import DeadLetterSelection, discard
-from sqlqueue.operations.requests import LEAST_RATE, MOST_RATE
 from sqlqueue.stats.dead_letters import MOST_READ, dead_letters, has_more
 from sqlqueue.stats.search import messages_at
 
@@ -130,7 +130,7 @@ class ReplayDeadLetters(DeadLetterAction):
             trial=wanted["trial"],
             requested_by=user_name(request)[:150],
         )
-        self.success_url = reverse(f"{self.site}:sqlqueue_replay_change", args=[made.pk])
+        self.success_url = reverse(f"{self.site}:sqlqueue_request_change", args=[made.pk])
         sentence = _("Requested a replay of %(count)d dead letters: %(which)s.") % {
             "count": made.total,
             "which": self.which,

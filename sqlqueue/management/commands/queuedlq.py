@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import getpass
 from argparse import ArgumentParser
 from collections.abc import Callable
 from typing import Any
 
 from django.core.management.base import CommandError
 
-from sqlqueue.management import arguments
-from sqlqueue.management.base import INTERRUPTED, QueueCommand
+from sqlqueue.core.bounds import LEAST_RATE, MOST_RATE
+from sqlqueue.management import arguments, requests
+from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.positions import known_topic
 from sqlqueue.management.shards import has_nothing_of
-from sqlqueue.models import Message, Replay
-from sqlqueue.models.replay import CANCELLED, DONE
-from sqlqueue.operations import replay_requests
+from sqlqueue.models import Message
+from sqlqueue.models.request import REPLAY
 from sqlqueue.operations.replay import DeadLetterSelection, discard
-from sqlqueue.operations.requests import LEAST_RATE, MOST_RATE
+from sqlqueue.operations.replay_requests import request_replay
 from sqlqueue.stats.bodies import bodies
 from sqlqueue.stats.dead_letters import failures, topics_with_dead_letters
 
 RATE = arguments.decimal(LEAST_RATE, MOST_RATE)
 DISCARDED_AT_ONCE = 1_000
-LOOK_EVERY = 0.5  # seconds between two looks at a request
+NAME = "queuedlq"
 
 
 class Command(QueueCommand):
@@ -149,7 +148,7 @@ class Command(QueueCommand):
         if not count:
             raise CommandError("there are no such dead letters: nothing to replay")
         self.confirm(f"Deliver {count} dead letters of topic {options['topic']!r} again?", options)
-        request = replay_requests.request_replay(
+        request = request_replay(
             self.alias,
             options["topic"],
             group=options["group"],
@@ -157,55 +156,22 @@ class Command(QueueCommand):
             offsets=options["offset"] or None,
             rate=options["rate"],
             trial=options["trial"],
-            requested_by=_user(),
+            requested_by=requests.requested_by(NAME),
         )
         self.say(f"Ordered as number {request.pk}: {request.total} dead letters.")
         if options["wait"]:
-            self._wait(request)
+            requests.wait(self, request, NAME)
+            self.say(f"Done: {request.done} were delivered again.", done=True)
+            if request.note:
+                self.note(f"The last one that could not be delivered: {request.note}")
         else:
             self.say("The consumer processes carry it out; `queuedlq orders` shows the progress.")
 
-    def _wait(self, request: Replay) -> None:
-        try:
-            with self.progress("replay", request.total) as progress:
-                while request.active:
-                    more = replay_requests.carry_out(self.alias)
-                    request.refresh_from_db(using=self.alias)
-                    progress.reach(request.done)
-                    if request.active and not more:
-                        self.pause(LOOK_EVERY)
-        except KeyboardInterrupt:
-            text = f"the consumer processes go on with it: `queuedlq cancel {request.pk}` stops it"
-            raise CommandError(text, returncode=INTERRUPTED) from None
-        if request.state != DONE:
-            raise CommandError(
-                f"{request.state} after {request.done} of {request.total}: {request.note or 'by an operator'}"
-            )
-        self.say(f"Done: {request.done} were delivered again.", done=True)
-        if request.note:
-            self.note(f"The last one that could not be delivered: {request.note}")
-
     def _orders(self, options: dict[str, Any]) -> None:
-        requests = list(Replay.objects.using(self.alias).order_by("-id")[:20])
-        names = ("id", "topic", "consumer_group", "fingerprint", "state", "done", "total", "rate", "ordered_by", "note")
-        if options["json"]:
-            self.as_json([{name: getattr(one, name) for name in names} for one in requests])
-            return
-        if not requests:
-            self.say("There are no replays.")
-            return
-        headings = ("number", "topic", "group", "fingerprint", "state", "done", "of", "rate", "by", "note")
-        rows = [["—" if getattr(one, name) in (None, "") else getattr(one, name) for name in names] for one in requests]
-        self.table(headings, rows)
+        requests.show_list(self, REPLAY, {"fingerprint": "fingerprint"}, options["json"], noted=True)
 
     def _cancel(self, options: dict[str, Any]) -> None:
-        request = Replay.objects.using(self.alias).filter(pk=options["number"]).first()
-        if request is None:
-            raise CommandError(f"there is no replay {options['number']}: `queuedlq orders` lists them")
-        if replay_requests.cancel(self.alias, request.pk):
-            self.say(f"Replay {request.pk} is {CANCELLED}.", done=True)
-        else:
-            self.say(f"There was nothing to do: replay {request.pk} is {request.state}.")
+        requests.cancel(self, REPLAY, options["number"], NAME)
 
     # -- discarding ---------------------------------------------------------------------------------------------------
 
@@ -246,10 +212,3 @@ def _choice(options: dict[str, Any]) -> DeadLetterSelection:
     return DeadLetterSelection(
         options["topic"], options["group"], options["fingerprint"], sorted(set(options["offset"])) or None
     )
-
-
-def _user() -> str:
-    try:
-        return f"{getpass.getuser()} (queuedlq)"[:150]
-    except (KeyError, OSError, ImportError):  # a user without a name, as in many containers
-        return "queuedlq"

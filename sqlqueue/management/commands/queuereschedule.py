@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import getpass
 from argparse import ArgumentParser
 from collections.abc import Callable
 from typing import Any
 
 from django.core.management.base import CommandError
 
-from sqlqueue.core.bounds import MOST_ATTEMPTS
+from sqlqueue.core.bounds import LEAST_RATE, MOST_ATTEMPTS, MOST_RATE
 from sqlqueue.exceptions import LONGEST_DELAY
-from sqlqueue.management import arguments
-from sqlqueue.management.base import INTERRUPTED, QueueCommand
+from sqlqueue.management import arguments, requests
+from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.positions import HELP, known_groups, known_topic, offset_above
-from sqlqueue.models import RelayedMessage, Rescheduling
-from sqlqueue.models.replay import CANCELLED, DONE
-from sqlqueue.models.rescheduling import FAILING, POSTPONED
-from sqlqueue.operations import reschedule_requests
+from sqlqueue.models import RelayedMessage
+from sqlqueue.models.request import RESCHEDULE
 from sqlqueue.operations.relayed import retry
-from sqlqueue.operations.requests import LEAST_RATE, MOST_RATE
-from sqlqueue.operations.reschedule_requests import MOST_COUNTED, WaitingDeliveries
+from sqlqueue.operations.reschedule_requests import (
+    FAILING,
+    MOST_COUNTED,
+    POSTPONED,
+    WaitingDeliveries,
+    request_rescheduling,
+)
 
 MOST_SHOWN = 50  # relayed messages that are listed
-LOOK_EVERY = 0.5  # seconds between two looks at a request
+NAME = "queuereschedule"
 
 
 class Command(QueueCommand):
@@ -93,60 +95,27 @@ class Command(QueueCommand):
         if not count:
             raise CommandError(f"no such delivery of group {group!r} is waiting: nothing to do")
         self.confirm(f"Reschedule {deliveries} of group {group!r} of topic {topic.name!r}?", options)
-        request = reschedule_requests.request_rescheduling(
+        request = request_rescheduling(
             self.alias,
             waiting,
             delay=options["delay"],
             attempts=options["attempts"],
             rate=options["rate"],
-            requested_by=_user(),
+            requested_by=requests.requested_by(NAME),
         )
         self.say(f"Ordered as number {request.pk}: {request.total} deliveries.")
         if options["wait"]:
-            self._wait(request)
+            requests.wait(self, request, NAME)
+            self.say(f"Done: {request.done} were rescheduled.", done=True)
         else:
             self.say("The consumer processes carry it out; `queuereschedule orders` shows the progress.")
 
-    def _wait(self, request: Rescheduling) -> None:
-        try:
-            with self.progress("reschedule", request.total) as progress:
-                while request.active:
-                    more = reschedule_requests.carry_out(self.alias)
-                    request.refresh_from_db(using=self.alias)
-                    progress.reach(request.done)
-                    if request.active and not more:
-                        self.pause(LOOK_EVERY)
-        except KeyboardInterrupt:
-            text = f"the consumer processes go on with it: `queuereschedule cancel {request.pk}` stops it"
-            raise CommandError(text, returncode=INTERRUPTED) from None
-        if request.state != DONE:
-            raise CommandError(
-                f"{request.state} after {request.done} of {request.total}: {request.note or 'by an operator'}"
-            )
-        self.say(f"Done: {request.done} were rescheduled.", done=True)
-
     def _orders(self, options: dict[str, Any]) -> None:
-        requests = list(Rescheduling.objects.using(self.alias).order_by("-id")[:20])
-        chosen = ("topic", "consumer_group", "which", "error", "partition_key")
-        names = ("id", *chosen, "state", "done", "total", "rate", "ordered_by")
-        if options["json"]:
-            self.as_json([{name: getattr(one, name) for name in (*names, "note")} for one in requests])
-            return
-        if not requests:
-            self.say("There are no reschedulings.")
-            return
-        headings = ("number", "topic", "group", "which", "error", "key", "state", "done", "of", "rate", "by")
-        rows = [["—" if getattr(one, name) in (None, "") else getattr(one, name) for name in names] for one in requests]
-        self.table(headings, rows)
+        shown = {"which": "which", "error": "error", "key": "key"}
+        requests.show_list(self, RESCHEDULE, shown, options["json"])
 
     def _cancel(self, options: dict[str, Any]) -> None:
-        request = Rescheduling.objects.using(self.alias).filter(pk=options["number"]).first()
-        if request is None:
-            raise CommandError(f"there is no rescheduling {options['number']}: `queuereschedule orders` lists them")
-        if reschedule_requests.cancel(self.alias, request.pk):
-            self.say(f"Rescheduling {request.pk} is {CANCELLED}.", done=True)
-        else:
-            self.say(f"There was nothing to do: rescheduling {request.pk} is {request.state}.")
+        requests.cancel(self, RESCHEDULE, options["number"], NAME)
 
     def _relayed(self, options: dict[str, Any]) -> None:
         rows = RelayedMessage.objects.using(self.alias).defer("payload", "headers", "body")
@@ -184,10 +153,3 @@ def _relayed_cells(one: RelayedMessage) -> tuple[object, ...]:
     state = f"refused: {one.refusal}" if one.refused else "waits"
     key, id = one.partition_key or "—", one.message_id
     return one.pk, one.shard, one.topic, key, id, one.created_at.isoformat(timespec="seconds"), state
-
-
-def _user() -> str:
-    try:
-        return f"{getpass.getuser()} (queuereschedule)"[:150]
-    except (KeyError, OSError, ImportError):  # a user without a name, as in many containers
-        return "queuereschedule"

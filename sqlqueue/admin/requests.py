@@ -1,4 +1,5 @@
-"""Reschedulings: requests to make many deliveries due, with the form, the progress, and a button that cancels."""
+"""Operator requests: replays and reschedulings, with their progress, a button that cancels, and the form that
+reschedules many deliveries."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods
@@ -20,20 +22,29 @@ from sqlqueue.admin.actions.base import log_action
 from sqlqueue.admin.keyset import NUMBER, KeysetAdmin
 from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import may, require, user_name
+from sqlqueue.admin.readable import harmless
 from sqlqueue.admin.times import MomentField
 from sqlqueue.conf import settings
-from sqlqueue.core.bounds import MOST_ATTEMPTS
+from sqlqueue.core.bounds import LEAST_RATE, MOST_ATTEMPTS, MOST_RATE
 from sqlqueue.core.keys import KEY_LENGTH
 from sqlqueue.exceptions import LONGEST_DELAY, SqlqueueError
 from sqlqueue.log.seek import offset_before
-from sqlqueue.models import ConsumerGroup, Rescheduling
-from sqlqueue.models.rescheduling import ERROR_LENGTH, WHICH
-from sqlqueue.operations.requests import LEAST_RATE, MOST_RATE
-from sqlqueue.operations.reschedule_requests import MOST_COUNTED, WaitingDeliveries, cancel, request_rescheduling
+from sqlqueue.models import ConsumerGroup, Request
+from sqlqueue.models.request import REPLAY, RESCHEDULE
+from sqlqueue.operations.requests import cancel
+from sqlqueue.operations.reschedule_requests import (
+    ERROR_LENGTH,
+    FAILING,
+    MOST_COUNTED,
+    POSTPONED,
+    WaitingDeliveries,
+    request_rescheduling,
+)
 
 MOST_GROUPS = 1_000  # in the form's list
 METHODS = ["GET", "HEAD", "POST"]
-PERMISSIONS = ("view_rescheduling", "reschedule_deliverystate")
+PERMISSION_OF = {REPLAY: "replay_message", RESCHEDULE: "reschedule_deliverystate"}
+WAITING = {FAILING: gettext_lazy("failing"), POSTPONED: gettext_lazy("postponed")}
 DATETIME_INPUT = {"type": "datetime-local", "step": "1"}
 DATETIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
 
@@ -42,7 +53,11 @@ class RescheduleManyForm(forms.Form):
     """Which deliveries, when they become due, and at which rate."""
 
     of = forms.ChoiceField(label=gettext_lazy("Group"))
-    which = forms.ChoiceField(label=gettext_lazy("Which"), choices=WHICH, required=False)
+    which = forms.ChoiceField(
+        label=gettext_lazy("Which"),
+        choices=[("", gettext_lazy("all that wait for their time")), *WAITING.items()],
+        required=False,
+    )
     error = forms.CharField(
         label=gettext_lazy("Error"),
         help_text=gettext_lazy(
@@ -116,32 +131,39 @@ class RescheduleManyForm(forms.Form):
         )
 
 
-@admin.register(Rescheduling)
-class ReschedulingAdmin(KeysetAdmin):
-    """The list of reschedulings, newest first."""
+@admin.register(Request)
+class RequestAdmin(KeysetAdmin):
+    """The list of operator requests, newest first, and a page of each."""
 
-    change_list_template = "admin/sqlqueue/reschedulings.html"
-    list_display = ("id", "topic", "consumer_group", "which", "error", "state", "progress", "ordered_by", "created_at")
-    list_filter = ("state",)
+    change_list_template = "admin/sqlqueue/requests.html"
+    list_display = ("id", "kind", "topic", "consumer_group", "which", "state", "progress", "ordered_by", "created_at")
+    list_filter = ("kind", "state")
+
+    @admin.display(description=gettext_lazy("which"))
+    def which(self, one: Request) -> str:
+        """Show which messages are meant: their failure, or which deliveries wait, with which error and key."""
+        given = one.options
+        parts = (given.get("fingerprint"), WAITING.get(given.get("which", "")), given.get("error"), given.get("key"))
+        return format_html("{}", harmless(", ".join(str(part) for part in parts if part)))
 
     @admin.display(description=gettext_lazy("progress"))
-    def progress(self, rescheduling: Rescheduling) -> str:
-        """Show how many deliveries of how many are done."""
-        return _("%(done)d of %(total)d") % {"done": rescheduling.done, "total": rescheduling.total}
+    def progress(self, one: Request) -> str:
+        """Show how many messages of how many are done."""
+        return _("%(done)d of %(total)d") % {"done": one.done, "total": one.total}
 
     def get_urls(self) -> list[URLPattern]:
-        """Add the views that request a rescheduling and cancel one."""
+        """Add the views that request a rescheduling and cancel a request."""
         new_view = self.admin_site.admin_view(require_http_methods(METHODS)(self.new_view))
         cancel_view = self.admin_site.admin_view(self.cancel_view)
         return [
-            path("new/", new_view, name="sqlqueue_rescheduling_new"),
-            path("<int:number>/cancel/", cancel_view, name="sqlqueue_rescheduling_cancel"),
+            path("reschedule/", new_view, name="sqlqueue_request_reschedule"),
+            path("<int:number>/cancel/", cancel_view, name="sqlqueue_request_cancel"),
             *super().get_urls(),
         ]
 
     def new_view(self, request: HttpRequest) -> HttpResponse:
         """Count the deliveries that the form chooses (GET), and request their rescheduling (POST)."""
-        require(request, *PERMISSIONS)
+        require(request, "view_request", PERMISSION_OF[RESCHEDULE])
         submitted = "count" in request.GET or request.method == "POST"
         data = request.POST if request.method == "POST" else request.GET
         form = RescheduleManyForm(data if submitted else None, {"of": request.GET.get("of", ""), "delay": 0})
@@ -176,20 +198,27 @@ class ReschedulingAdmin(KeysetAdmin):
         }
         log_action(request, [made], ADDITION, sentence)
         messages.success(request, sentence)
-        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:sqlqueue_rescheduling_change", args=[made.pk]))
+        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:sqlqueue_request_change", args=[made.pk]))
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """Show a rescheduling and its progress."""
+        """Show a request and its progress."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         found = self.get_object(request, unquote(object_id))
         if found is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined]
-        context = {"rescheduling": found, "may_cancel": found.active and may(request, "reschedule_deliverystate")}
-        title = _("Rescheduling of deliveries of %s") % found.consumer_group
-        return show(self, request, "rescheduling", title, context)
+        context = {
+            "one": found,
+            "replays": found.kind == REPLAY,
+            "which": WAITING.get(found.options.get("which", "")),
+            "may_cancel": found.active and may(request, PERMISSION_OF[found.kind]),
+        }
+        title = _("Replay of dead letters of %s") % found.topic
+        if found.kind != REPLAY:
+            title = _("Rescheduling of deliveries of %s") % found.consumer_group
+        return show(self, request, "request", title, context)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show the list, with a link to the form for users who may request a rescheduling."""
@@ -197,17 +226,18 @@ class ReschedulingAdmin(KeysetAdmin):
         return super().changelist_view(request, {"may_reschedule": may_reschedule, **(extra_context or {})})
 
     def cancel_view(self, request: HttpRequest, number: int) -> HttpResponse:
-        """Cancel the rest of a rescheduling."""
+        """Cancel the rest of a request."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        require(request, *PERMISSIONS)
+        require(request, "view_request")
         found = self.get_queryset(request).filter(pk=number).first()
         if found is None:
             raise Http404
+        require(request, PERMISSION_OF[found.kind])
         if cancel(settings.DATABASE, number):
-            sentence = _("Cancelled. Deliveries that were rescheduled stay so.")
+            sentence = _("Cancelled. What was done stays done.")
             log_action(request, [found], CHANGE, sentence)
             messages.success(request, sentence)
         else:
             messages.warning(request, _("There was nothing left to cancel."))
-        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:sqlqueue_rescheduling_change", args=[number]))
+        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:sqlqueue_request_change", args=[number]))
