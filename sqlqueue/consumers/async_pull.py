@@ -4,16 +4,17 @@ event loop."""
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from queue import Empty
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
 
-from sqlqueue.consumers.async_delivery import AsyncDelivery
 from sqlqueue.consumers.connections import CONNECTIONS_LAST
+from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.pull_engine import pulled_consumer
 from sqlqueue.consumers.pull_engines import PullEngines
 from sqlqueue.consumers.pulled_delivery import PulledDelivery
@@ -26,6 +27,57 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from sqlqueue.consumers.options import PullOptions
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _in_thread(
+    method: Callable[Concatenate[PulledDelivery, P], R],
+) -> Callable[Concatenate[AsyncDelivery, P], Coroutine[Any, Any, R]]:
+    """Return the async wrapper of a method of the pulled delivery."""
+
+    @functools.wraps(method)
+    async def wrapper(delivery: AsyncDelivery, /, *args: P.args, **options: P.kwargs) -> R:
+        return await sync_to_async(method)(delivery.sync, *args, **options)
+
+    return wrapper
+
+
+class AsyncDelivery(Delivery):
+    """The async wrapper of a pulled delivery: its receiver settles it by one of ack, retry, postpone, reject,
+    hand_over and fail, in the thread of its other database calls.
+
+    sync: the pulled delivery itself, for the function that sync_to_async runs: in a transaction there, `sync.ack()` is
+    part of that.
+    """
+
+    def __init__(self, pulled: PulledDelivery):
+        super().__init__(pulled._attempt, pulled._payloads)
+        self.sync = pulled
+
+    @functools.cached_property
+    def payload(self) -> Any:
+        """As of any delivery; `sync` has read it perhaps."""
+        return self.sync.payload
+
+    @property
+    def shard(self) -> str:
+        """The name of the shard that it is on; "" without SHARDS."""
+        return self.sync.shard
+
+    @property
+    def settled(self) -> str:
+        """The name of the method that settled it; "" if none did, or in a transaction that was rolled back."""
+        return self.sync.settled
+
+    ack = _in_thread(PulledDelivery.ack)
+    retry = _in_thread(PulledDelivery.retry)
+    postpone = _in_thread(PulledDelivery.postpone)
+    reject = _in_thread(PulledDelivery.reject)
+    hand_over = _in_thread(PulledDelivery.hand_over)
+    fail = _in_thread(PulledDelivery.fail)
 
 
 class AsyncDeliveries:

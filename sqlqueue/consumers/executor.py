@@ -41,6 +41,19 @@ T = TypeVar("T")
 REFUSED = (TransactionManagementError, InternalError)
 
 
+def go_on(execution: Execution, attempt: Attempt, outcome: Outcome, report: Report) -> bool:
+    """Report the outcome of an attempt; return whether its execution goes on. An attempt that failed ends it: the
+    attempts behind it have to wait."""
+    attempt.finished = now()
+    if outcome.kind == outcomes.ACKED or outcome is EXPIRED:
+        report(attempt, outcome)
+        return True
+    for later in execution.stop():
+        report(later, UNSTARTED)
+    report(attempt, outcome)
+    return False
+
+
 class HandlerExecutor:
     """Runs the executions of one consumer. All threads share one object."""
 
@@ -108,28 +121,19 @@ class HandlerExecutor:
             self._run_batch(execution, report)
         else:
             while (attempt := execution.start_next()) is not None:
-                if not self._go_on(execution, attempt, self._handle(execution, attempt), report):
+                if not go_on(execution, attempt, self._handle(execution, attempt), report):
                     break
                 care_for_connections(attempt.finished)
 
-    def _go_on(self, execution: Execution, attempt: Attempt, outcome: Outcome, report: Report) -> bool:
-        """Report an outcome; return whether the execution goes on. An attempt that failed ends it: the attempts behind
-        it have to wait."""
-        attempt.finished = now()
-        if outcome.kind == outcomes.ACKED or outcome is EXPIRED:
-            report(attempt, outcome)
-            return True
-        behind = execution.stop()
-        for later in behind:
-            report(later, UNSTARTED)
-        report(attempt, outcome)
-        return False
-
-    def _handle(self, execution: Execution, attempt: Attempt) -> Outcome:
+    def not_begun(self, attempt: Attempt) -> Outcome | None:
+        """Let an attempt start now; return its outcome if that is not to be: its lease is over, or it has expired."""
         if not self.started([attempt]):
             return UNSTARTED
-        if attempt.expired:
-            return EXPIRED
+        return EXPIRED if attempt.expired else None
+
+    def _handle(self, execution: Execution, attempt: Attempt) -> Outcome:
+        if (outcome := self.not_begun(attempt)) is not None:
+            return outcome
         delivery = Delivery(attempt, self.consumer.payloads)
         try:
             with DeliveryContext(delivery):
@@ -231,7 +235,7 @@ class HandlerExecutor:
             await self._run_batch_async(execution, report)
             return
         while (attempt := execution.start_next()) is not None:
-            if not self._go_on(execution, attempt, await self._handle_async(attempt), report):
+            if not go_on(execution, attempt, await self._handle_async(attempt), report):
                 break
 
     async def _await(self, attempts: Sequence[Attempt], given: Any) -> Any:
@@ -244,10 +248,8 @@ class HandlerExecutor:
         return returned
 
     async def _handle_async(self, attempt: Attempt) -> Outcome:
-        if not self.started([attempt]):
-            return UNSTARTED
-        if attempt.expired:
-            return EXPIRED
+        if (outcome := self.not_begun(attempt)) is not None:
+            return outcome
         delivery = Delivery(attempt, self.consumer.payloads)
         try:
             with DeliveryContext(delivery):

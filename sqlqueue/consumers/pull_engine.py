@@ -1,4 +1,4 @@
-"""The engine of a pull loop on one shard: a subscriber of one consumer, in a thread of its own."""
+"""The engine of a pull loop on one shard: a subscriber of one consumer, in a thread of its own, and its pool."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from django.db import connections
 
 from sqlqueue.conf import settings
 from sqlqueue.consumers.delivery import Delivery
-from sqlqueue.consumers.executor import Report
-from sqlqueue.consumers.pull_pool import PullPool
+from sqlqueue.consumers.executor import HandlerExecutor, Report, go_on
+from sqlqueue.consumers.pools import Pool
 from sqlqueue.consumers.pulled_delivery import PulledDelivery
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.core.flow import NO_FLOW
-from sqlqueue.core.settle_plan import Execution
+from sqlqueue.core.outcomes import Outcome
+from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.log.topics import require_declared
 
@@ -38,6 +39,62 @@ def pulled_consumer(topic: str, group: str, options: dict[str, Any]) -> Consumer
 
 def _no_handler(delivery: Delivery) -> None:
     raise LeaseLost("a pulled delivery has no handler")
+
+
+class PullPool(Pool):
+    """Gives the deliveries of executions to the receiver, one at a time and in their order. `arrived` is called, by any
+    thread, when there is another one."""
+
+    def __init__(
+        self,
+        alias: str,
+        consumer: Consumer,
+        report: Report,
+        ended: Callable[[Execution], None],
+        arrived: Callable[[], None],
+        deliveries: SimpleQueue[PulledDelivery | None],
+    ):
+        self.alias, self.consumer, self._report, self._ended, self._arrived = alias, consumer, report, ended, arrived
+        self.deliveries = deliveries
+        self._executor: HandlerExecutor | None = None
+
+    def submit(self, executor: HandlerExecutor, execution: Execution, reserved: bool = False) -> None:
+        """Offer the first delivery of an execution; the next one follows when that is acked."""
+        self._executor = executor
+        self._offer(execution)
+
+    def _offer(self, execution: Execution) -> None:
+        attempt = execution.start_next()
+        if attempt is None:
+            self._ended(execution)
+        else:
+            pulled = PulledDelivery(self.alias, self.consumer, execution, attempt, self.settle, self.begin)
+            self.deliveries.put(pulled)
+            self._arrived()
+
+    def begin(self, delivery: PulledDelivery) -> bool:
+        """Start a delivery's visibility timeout; return False if the lease is over, or the message has expired: then it
+        is not delivered."""
+        assert self._executor is not None
+        outcome = self._executor.not_begun(delivery._attempt)
+        if outcome is not None:
+            self.settle(delivery._execution, delivery._attempt, outcome)
+        return outcome is None
+
+    def settle(self, execution: Execution, attempt: Attempt, outcome: Outcome) -> None:
+        """Report an outcome, and offer the deliveries behind it, or release them."""
+        if go_on(execution, attempt, outcome, self._report):
+            self._offer(execution)
+        else:
+            self._ended(execution)
+
+    def abandon(self, execution: Execution) -> None:
+        """End an execution that has overrun; its receiver gets LeaseLost when settling it."""
+        self._ended(execution)
+
+    def close(self) -> None:
+        """Wake a receiver that waits for a delivery."""
+        self.deliveries.put(None)
 
 
 class PullEngine:

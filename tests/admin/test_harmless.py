@@ -81,7 +81,14 @@ def pages(rows: dict[str, Any]) -> Iterator[str]:
     for one in rows.values():
         at, key = one._meta.model_name, quote(str(quoted(one.pk)))
         yield from (f"{at}/", f"{at}/{key}/change/", f"{at}/{key}/history/")
-    yield from ("", "overview/", "overview/internals/", "message/dead-letters/", "workitem/mine/", "request/reschedule/")
+    yield from (
+        "",
+        "overview/",
+        "overview/internals/",
+        "message/dead-letters/",
+        "workitem/mine/",
+        "request/reschedule/",
+    )
     yield f"message/dead-letters/list/?topic={quote(TEXT)}&group={quote(TEXT)}&fingerprint={quote(TEXT)}"
     group = rows["ConsumerGroup"].pk
     yield f"request/reschedule/?of={group}&delay=0&error={quote(TEXT)}&key={quote(TEXT)}&count=1"

@@ -52,7 +52,7 @@ def test_nothing_is_counted_or_skipped(admin_client: Client, replays: list[int])
         connection,
     ) as seen:
         assert admin_client.get(reverse(LIST), {"before": replays[60]}).status_code == 200
-    statements = [query["sql"] for query in seen if "sqlqueue_replay" in query["sql"]]
+    statements = [query["sql"] for query in seen if "sqlqueue_request" in query["sql"]]
     assert len(statements) == 1
     assert not re.search(r"COUNT\(|OFFSET \d", statements[0])
 

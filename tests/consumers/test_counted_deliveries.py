@@ -15,8 +15,7 @@ from django.db import connection, transaction
 
 from sqlqueue import HandOver, NewMessage, Reject, publish_many
 from sqlqueue.consumers.pools import Pool, ThreadPool
-from sqlqueue.consumers.pull_engine import pulled_consumer
-from sqlqueue.consumers.pull_pool import PullPool
+from sqlqueue.consumers.pull_engine import PullPool, pulled_consumer
 from sqlqueue.consumers.pulled_delivery import PulledDelivery
 from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.core.settle_plan import Execution
