@@ -13,6 +13,7 @@ from django.utils import timezone, translation
 
 from sqlqueue import Delivery, publish, publish_many
 from sqlqueue.leases import heartbeat
+from sqlqueue.log.change_state import Progress
 from sqlqueue.log.groups import register
 from sqlqueue.models import Message
 from sqlqueue.monitoring.gauges import StatsCollector
@@ -182,9 +183,8 @@ def test_the_commands_of_findings_without_a_group_or_a_topic_work() -> None:
 
 def commands_in_texts() -> Iterator[str]:
     """Yield the commands that advices name in their sentences."""
-    change = ChangeSurvey(
-        "4", "8", False, command_line(["queuetopic", "alter", "t", "--partitions", "8"], ""), True, None, ()
-    )
+    command = command_line(["queuetopic", "alter", "t", "--partitions", "8"], "")
+    change = ChangeSurvey(4, 8, command, True, 0.0, Progress("gate", 1, 256))
     yield from quoted(change_texts.advice("t", change))
     with translation.override(None):
         yield from quoted(next(iter(process_attention.of_processes(survey(ALIAS)))).advice)
