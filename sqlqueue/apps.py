@@ -18,6 +18,7 @@ class SqlqueueConfig(AppConfig):
     label = "sqlqueue"
     verbose_name = _("Message queue")
     default_auto_field = "django.db.models.BigAutoField"
+    beside_the_log = True  # its tables are on the queue's databases
 
     def ready(self) -> None:
         """Connect the receivers and register the checks."""
@@ -56,6 +57,6 @@ def prepare(using: str, **kwargs: Any) -> None:
 
     here = router.allow_migrate_model(using, PublishGate)
     present = here and PublishGate._meta.db_table in connections[using].introspection.table_names()
-    if present and not pending_migrations(using):  # else the next migrate does it
+    if present and not pending_migrations(using, "sqlqueue"):  # else the next migrate does it
         fill(using)
         catch_up(using)

@@ -22,7 +22,15 @@ from sqlqueue.database.limits import OWN_CONNECTIONS
 from sqlqueue.database.replication_checks import ServerProblem
 from sqlqueue.database.server_checks import findings, same_kind
 from sqlqueue.database.session_guard import change_of
-from sqlqueue.database.tables import OF_DEVELOPMENT, REFUSED, pending_migrations, recorded_migrations, remedy
+from sqlqueue.database.tables import (
+    OF_DEVELOPMENT,
+    REFUSED,
+    is_beside_the_log,
+    labels,
+    pending_migrations,
+    recorded_migrations,
+    remedy,
+)
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.encoding import writer
 from sqlqueue.payloads.topic_types import type_of
@@ -71,7 +79,7 @@ def check_consumers(**kwargs: Any) -> list[CheckMessage]:
     try:
         registry.discover()
     except ConfigurationError as error:
-        return [Error(str(error), hint="Correct the @consumer that it names.", id="sqlqueue.E010")]
+        return [Error(str(error), hint="Correct what it names.", id="sqlqueue.E010")]
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         text = f"a {settings.CONSUMERS_MODULE!r} module cannot be imported: {error!r}"
@@ -112,7 +120,7 @@ def check_aliases(**kwargs: Any) -> list[CheckMessage]:
     elsewhere: dict[str, str] = {}
     for model in apps.get_models():
         written_to = router.db_for_write(model)
-        if model._meta.app_label == "sqlqueue":
+        if is_beside_the_log(model._meta.app_label):
             if written_to != alias:
                 text = f"{model.__name__} is routed to {written_to!r}, but SQLQUEUE['DATABASE'] is {alias!r}"
                 hint = "Add 'sqlqueue.database.router.Router' to DATABASE_ROUTERS, before the others."
@@ -129,7 +137,9 @@ def check_aliases(**kwargs: Any) -> list[CheckMessage]:
         text = f"the shards are databases of several kinds: {engines}"
         hint = "A message has to fit where it is relayed to, or moved: let all of them be of one kind."
         found.append(Error(text, hint=hint, id="sqlqueue.E028"))
-    if settings.sharded and not all(router.allow_migrate(other, "sqlqueue") for other in settings.aliases):
+    if settings.sharded and not all(
+        router.allow_migrate(other, label) for other in settings.aliases for label in labels()
+    ):
         text = "the shards' tables cannot be made: no database router lets sqlqueue migrate on their aliases"
         hint = "Add 'sqlqueue.database.router.Router' to DATABASE_ROUTERS, before the others."
         found.append(Error(text, hint=hint, id="sqlqueue.E022"))
@@ -261,7 +271,7 @@ def check_tables(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
 
 def _of_tables(alias: str) -> list[CheckMessage]:
     try:
-        if OF_DEVELOPMENT not in recorded_migrations(alias):
+        if OF_DEVELOPMENT not in recorded_migrations(alias)["sqlqueue"]:
             return []
         return [Error(REFUSED.format(alias=alias), hint=remedy(alias), id="sqlqueue.E052")]
     except DatabaseError:  # E008 says so

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlqueue.conf import settings
+from sqlqueue.database.tables import is_beside_the_log
 from sqlqueue.exceptions import ConfigurationError
 
 
@@ -15,13 +16,13 @@ class Router:
 
     def db_for_read(self, model: Any, **hints: Any) -> str | None:
         """Return the queue's alias for the queue's models; with SHARDS: that of the shard that is worked on."""
-        return _alias() if model._meta.app_label == "sqlqueue" else None
+        return _alias() if is_beside_the_log(model._meta.app_label) else None
 
     db_for_write = db_for_read
 
     def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
         """Create the queue's tables on the queue's aliases only."""
-        return db in _aliases() if app_label == "sqlqueue" else None
+        return db in _aliases() if is_beside_the_log(app_label) else None
 
 
 def _aliases() -> tuple[str, ...]:

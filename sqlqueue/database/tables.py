@@ -1,14 +1,17 @@
-"""Whether the queue's tables are those that this version needs."""
+"""Which tables are on the queue's databases, and whether they are those that this version needs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from django.apps import apps as installed
 from django.core.management.base import CommandError
 from django.db import connections, router
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
+from django.db.models import Model
 
 INITIAL = "0001_initial"
 # The second migration of every development version before 1.0. No later migration may have this name.
@@ -20,25 +23,45 @@ REMEDY = (
 )
 
 
-def pending_migrations(alias: str) -> bool:
-    """Tell whether a migration of sqlqueue has not been applied here, or the tables are those of a development version.
-    Two statements."""
-    recorded = recorded_migrations(alias)
-    return OF_DEVELOPMENT in recorded or not _migrations().issubset(recorded)
+def is_beside_the_log(label: str) -> bool:
+    """Tell whether an app's tables are on the queue's databases: its AppConfig says so by `beside_the_log = True`."""
+    return bool(getattr(installed.app_configs.get(label), "beside_the_log", False))
 
 
-def recorded_migrations(alias: str) -> set[str]:
-    """Return the names of sqlqueue's migrations that have been applied here. Two statements."""
+def labels() -> list[str]:
+    """Return the labels of the apps whose tables are there."""
+    return [label for label in installed.app_configs if is_beside_the_log(label)]
+
+
+def queue_models() -> list[type[Model]]:
+    """Return the models of these tables."""
+    return [model for label in labels() for model in installed.get_app_config(label).get_models()]
+
+
+def pending_migrations(alias: str, label: str = "") -> bool:
+    """Tell whether a migration of these apps, or of one, has not been applied here, or the tables are those of a
+    development version. Two statements."""
+    for app, recorded in recorded_migrations(alias, [label] if label else labels()).items():
+        wanted = {name for of, name in _migrations() if of == app}
+        if (app == "sqlqueue" and OF_DEVELOPMENT in recorded) or not wanted.issubset(recorded):
+            return True
+    return False
+
+
+def recorded_migrations(alias: str, apps: Sequence[str] = ("sqlqueue",)) -> dict[str, set[str]]:
+    """Return the names of the migrations of each of these apps that have been applied here. Two statements."""
+    found: dict[str, set[str]] = {app: set() for app in apps}
     recorder = MigrationRecorder(connections[alias])
-    if not recorder.has_table():
-        return set()
-    return set(recorder.migration_qs.filter(app="sqlqueue").values_list("name", flat=True))
+    if recorder.has_table():
+        for app, name in recorder.migration_qs.filter(app__in=found).values_list("app", "name"):
+            found[app].add(name)
+    return found
 
 
 def refuse_development_version(using: str, apps: Any, **kwargs: Any) -> None:
     """Raise CommandError, before every `migrate`, if the tables are those of a development version, with the statements
     that remove them. apps: the models as the recorded migrations made them."""
-    recorded = recorded_migrations(using)
+    recorded = recorded_migrations(using)["sqlqueue"]
     if OF_DEVELOPMENT in recorded or (recorded == {INITIAL} and _lacks_columns(using, apps)):
         raise CommandError(f"{REFUSED.format(alias=using)}. Nothing was changed. {remedy(using)}")
 
@@ -50,7 +73,8 @@ def remedy(alias: str) -> str:
     statements = [f"DROP TABLE {name};" for name in sorted(tables, reverse=True)]  # events before their work items
     if connection.vendor == "postgresql":
         statements.append("DROP SEQUENCE IF EXISTS sqlqueue_generation;")
-    statements.append("DELETE FROM django_migrations WHERE app = 'sqlqueue';")
+    names = ", ".join(f"'{label}'" for label in labels())
+    statements.append(f"DELETE FROM django_migrations WHERE app IN ({names});")
     return REMEDY.format(alias=alias, statements="\n".join(statements))
 
 
@@ -70,6 +94,6 @@ def _lacks_columns(alias: str, apps: Any) -> bool:
 
 
 @cache
-def _migrations() -> frozenset[str]:
-    """Return the names of sqlqueue's migrations: files, which stay what they are."""
-    return frozenset(name for app, name in MigrationLoader(None).graph.nodes if app == "sqlqueue")
+def _migrations() -> frozenset[tuple[str, str]]:
+    """Return the apps and names of all migrations: files, which stay what they are."""
+    return frozenset(MigrationLoader(None).graph.nodes)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.apps import apps
 from django.db import connections
 from django.db.models import Min
 
@@ -14,7 +13,7 @@ from sqlqueue.conf import settings
 from sqlqueue.database.gate import DUTIES
 from sqlqueue.database.insert_sql import NAMED, SLOTS
 from sqlqueue.database.limits import ServerLimits, limits, missing_indexes
-from sqlqueue.database.tables import pending_migrations
+from sqlqueue.database.tables import pending_migrations, queue_models
 from sqlqueue.models import PeriodicSchedule, PublishGate, RelayedMessage, ScheduledMessage
 from sqlqueue.stats.survey import Survey, database_time, survey
 
@@ -116,7 +115,7 @@ def read(
         runtime,
         processes or seen.subscribers or 1,
         handlers,
-        missing_indexes(alias, list(apps.get_app_config("sqlqueue").get_models())),
+        missing_indexes(alias, queue_models()),
         len(DUTIES) + 1 + SLOTS - PublishGate.objects.using(alias).count(),
         _clock(alias),
         seen,

@@ -16,6 +16,7 @@ from django.utils.text import capfirst
 
 from sqlqueue.conf import settings
 from sqlqueue.core.logfmt import printable
+from sqlqueue.database.tables import is_beside_the_log
 from sqlqueue.stats import moments
 
 register = template.Library()
@@ -55,7 +56,9 @@ def shards(context: Mapping[str, Any]) -> dict[str, Any]:
     here = settings.shard_name(settings.DATABASE) if settings.sharded else ""
     names = [name for name in settings.shards if name != here] if here else []
     opts = context.get("opts")
-    page = f"sqlqueue_{opts.model_name}_changelist" if opts and opts.app_label == "sqlqueue" else "index"
+    page = "index"
+    if opts and is_beside_the_log(opts.app_label):
+        page = f"{opts.app_label}_{opts.model_name}_changelist"
     return {"shard": here, "others": [(name, _page_of_shard(name, page)) for name in names]}
 
 

@@ -10,13 +10,13 @@ import threading
 import time
 from collections.abc import Callable
 
-from django.apps import apps
 from django.db import Error, NotSupportedError, connections
 
 from sqlqueue.consumers.trouble import Trouble
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
 from sqlqueue.database.server_checks import write_refused
+from sqlqueue.database.tables import queue_models
 
 logger = logging.getLogger("sqlqueue")
 
@@ -71,7 +71,7 @@ def missing_table(alias: str) -> Error | None:
     table, which reads no row."""
     connection = connections[alias]
     quote = connection.ops.quote_name
-    for model in apps.get_app_config("sqlqueue").get_models():
+    for model in queue_models():
         columns = ", ".join(quote(field.column) for field in model._meta.concrete_fields if field.column)
         try:
             with connection.cursor() as cursor:
