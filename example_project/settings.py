@@ -28,6 +28,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "sqlqueue",
+    "sqlqueue.contrib.people",
     "example_project.flights",
     "example_project.reports",
     "example_project.refunds",
@@ -107,7 +108,7 @@ SQLQUEUE = {
         "flights": {"retention": None},
         "tasks.default": {"partitions": 1},
         # A person decides about a large refund, in the admin, and the decision is a message again (docs/people.md).
-        "refunds": {"partitions": 1, "decisions": "refund-decisions", "work_within": 2 * 86_400},
+        "refunds": {"partitions": 1},
         "refund-decisions": {"partitions": 1},
         "payments": {"partitions": 4},
         "seats": {"partitions": 1},

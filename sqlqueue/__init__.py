@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from sqlqueue.consumers.periodic import periodic
     from sqlqueue.consumers.pull import subscribe
     from sqlqueue.consumers.registry import consumer
+    from sqlqueue.contrib.people.exceptions import HandOver
     from sqlqueue.core.new_message import NewMessage
     from sqlqueue.database.index_header import IndexHeader
     from sqlqueue.exceptions import (
         CallFailed,
         ConfigurationError,
-        HandOver,
         InvalidMessage,
         InvalidResult,
         LeaseLost,
@@ -49,7 +49,7 @@ _MODULES = {
     "ConfigurationError": "sqlqueue.exceptions",
     "Delivery": "sqlqueue.consumers.delivery",
     "GroupStatus": "sqlqueue.stats.group_status",
-    "HandOver": "sqlqueue.exceptions",
+    "HandOver": "sqlqueue.contrib.people.exceptions",
     "IndexHeader": "sqlqueue.database.index_header",
     "InvalidMessage": "sqlqueue.exceptions",
     "InvalidResult": "sqlqueue.exceptions",
@@ -89,6 +89,9 @@ _MODULES = {
     "replay": "sqlqueue.operations.replay",
     "subscribe": "sqlqueue.consumers.pull",
 }
+
+# The names of apps beside the core.
+_APPS = {"HandOver": "sqlqueue.contrib.people"}
 
 __all__ = [
     "Batch",
@@ -144,7 +147,19 @@ def __getattr__(name: str) -> Any:
         module = _MODULES[name]
     except KeyError:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    if name in _APPS:
+        _require_app(name, _APPS[name])
     return getattr(import_module(module), name)
+
+
+def _require_app(name: str, app: str) -> None:
+    """Raise ConfigurationError if the app that a name belongs to is not installed."""
+    from django.apps import apps
+
+    from sqlqueue.exceptions import ConfigurationError
+
+    if apps.apps_ready and not apps.is_installed(app):
+        raise ConfigurationError(f"sqlqueue.{name} needs {app!r} in INSTALLED_APPS")
 
 
 def __dir__() -> list[str]:

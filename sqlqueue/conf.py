@@ -129,11 +129,6 @@ class Settings:
         partitions = 1 if name == PERIODIC_TOPIC else options.PARTITIONS
         return TopicOptions(partitions, priorities, options.RETENTION, options.HISTORY)
 
-    def worked(self, name: str) -> TopicOptions:
-        """Return the options that hold for what people do with a topic's messages: a dead-letter topic that TOPICS does
-        not name has those of its topic."""
-        return self.topic(name if self.names(name) else name.removesuffix(DEAD_LETTER_SUFFIX))
-
     def names(self, topic: str) -> bool:
         """Tell whether TOPICS names a topic."""
         return topic in self._read.topics

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
 
 LONGEST_DELAY = 10 * 365 * 86_400.0  # seconds: ten years
 SHORTEST_LIFE = 0.001  # seconds: the step of the databases' coarsest clock, SQLite's
@@ -136,27 +135,6 @@ class Reject(Settlement):
 class NotRun(Reject):
     """A handler, a task or an upcast has returned an awaitable or a generator, so that code which it stands for has not
     run: the message is a dead letter."""
-
-
-class HandOver(Settlement):
-    """A person has to go on with it: the message becomes a work item in the admin, with the reason, and is acked, in
-    one transaction. form: values (a dict of JSON values) that the item's form is filled with, by the names of its
-    fields.
-
-    Raises InvalidMessage for a reason that is no text, and a form that is no dict.
-    """
-
-    def __init__(self, reason: str = "", *, form: dict[str, Any] | None = None):
-        if not isinstance(reason, str):
-            raise InvalidMessage(f"HandOver: the reason must be a text, not {reason!r}")
-        if form is not None and not isinstance(form, dict):
-            raise InvalidMessage(f"HandOver: form must be a dict of values by the names of fields, not {form!r}")
-        super().__init__(reason)
-        self.form = form
-
-
-class WorkItemChanged(SqlqueueError):
-    """A work item is not as the person had seen it: another person was faster. Nothing was changed."""
 
 
 class PayloadMismatch(Reject):

@@ -22,8 +22,8 @@ MOST_LISTED = 5  # topics of a warning
 
 @register(TAG, Tags.database)
 def check_topics(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """W030: a topic has other partitions or priorities than the settings say; W031: a consumer, a schedule of
-    SCHEDULES, or a topic's `decisions` or `notices`, needs a topic that is not declared. Runs with `check
+    """W030: a topic has other partitions or priorities than the settings say; W031: a consumer or a schedule of
+    SCHEDULES needs a topic that is not declared. Runs with `check
     --database`."""
     aliases = examined(databases)
     if not aliases:
@@ -117,10 +117,3 @@ def _undeclared(alias: str) -> Iterator[CheckMessage]:
         except ConfigurationError as error:
             hint = "Until the topic is declared its ticks are refused; what falls due meanwhile counts as missed."
             yield Caution(f"schedule {schedule.name!r} publishes nothing: {error}", hint=hint, id="sqlqueue.W031")
-    for topic, options in settings.named_topics().items():
-        for named in filter(None, (options.decisions, options.notices)):
-            try:
-                require_declared(alias, named)
-            except ConfigurationError as error:
-                hint = f"Until that topic is declared, what people do with work items of {topic!r} is refused."
-                yield Caution(f"TOPICS[{topic!r}] names {named!r}: {error}", hint=hint, id="sqlqueue.W031")

@@ -66,6 +66,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.staticfiles",
     "sqlqueue",
+    "sqlqueue.contrib.people",
     "tests.app",
     "tests.tasks",  # where tasks may be
     "example_project.flights",

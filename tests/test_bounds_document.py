@@ -6,16 +6,16 @@ import pytest
 
 from sqlqueue.consumers.registry import DURATIONS as MANNERS
 from sqlqueue.consumers.registry import MOST_ATTEMPTS, MOST_OF_A_BATCH
+from sqlqueue.contrib.people.models.work_item import USER_LENGTH
+from sqlqueue.contrib.people.work import COMMENT_LENGTH
 from sqlqueue.core.active_hours import HOURS_LENGTH
-from sqlqueue.core.bounds import CENTURY, DAY, LEAST_RATE, MOST_RATE, SHORTEST
+from sqlqueue.core.bounds import CENTURY, DAY, LEAST_RATE, MOST_RATE
 from sqlqueue.core.flow import MOST_AT_ONCE, MOST_OF_A_RATE
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, TOPIC_LENGTH
 from sqlqueue.core.setting.queue import DURATIONS, MOST_PAYLOAD, MOST_PREFETCH, MOST_THREADS, TOKEN
 from sqlqueue.core.setting.shards import MOST_SHARDS, SHARD_LENGTH
 from sqlqueue.core.setting.topics import MOST_PARTITIONS, MOST_PRIORITIES
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE
-from sqlqueue.models.work_item import USER_LENGTH
-from sqlqueue.operations.work import COMMENT_LENGTH
 from sqlqueue.payloads.content_types import CONTENT_TYPE_LENGTH
 from tests.documents import ROOT
 
@@ -41,7 +41,6 @@ def rows() -> dict[str, tuple[str, str]]:
         ("jitter", (0.0, 1.0)),
         ("expires", (SHORTEST_LIFE, LONGEST_DELAY)),
         ("unique_for", (SHORTEST_LIFE, LONGEST_DELAY)),
-        ("work_within", (SHORTEST, CENTURY)),
     ],
 )
 def test_a_length_of_time(name: str, bounds: tuple[float, float]) -> None:

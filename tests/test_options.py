@@ -56,7 +56,6 @@ SETTINGS: dict[str, list[Any]] = {
     "HISTORY": [*NO_TEXTS, "some"],
     "RECEIPT_RETENTION": [*NO_DURATIONS, None],
     "BATCH_RETENTION": [*NO_DURATIONS, None],
-    "WORK_ITEM_RETENTION": NO_DURATIONS,
     "LEASE_DURATION": [*NO_DURATIONS, None, 0],
     "HEARTBEAT_INTERVAL": [*NO_DURATIONS, None, 0],
     "BALANCE_INTERVAL": [*NO_DURATIONS, None, 0],
@@ -92,12 +91,7 @@ OF_TOPICS: dict[str, list[Any]] = {
     "unique_for": [*NO_DURATIONS, 0, False],
     "retention_from": ["", "ack", None, 1, [], {}, True],
     "keep_collected": [*NO_DURATIONS, 0],
-    "worked_by": [5, "", "\0", b"x", [], "robots"],
-    "decisions": [5, "", "\0", b"x", [], "a b"],
-    "notices": [5, "", "\0", b"x", [], "a b"],
     "shards": [5, "", "a", b"x", [], {}, 1.5, True],
-    "teams": [5, "", b"x", {}, 1.5, True, [3], [""]],
-    "work_within": [value for value in NO_DURATIONS if value is not None] + [0],
 }
 OF_LIMITS: dict[str, list[Any]] = {
     "max_lag": [value for value in NO_WHOLE if value != 10**400],

@@ -14,10 +14,11 @@ from django.utils.timezone import get_default_timezone
 from sqlqueue import Delivery, publish
 from sqlqueue.consumers.background.outcome_counter import OutcomeCounter
 from sqlqueue.consumers.background.stats_recorder import StatsRecorder
+from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.database.clock import moment
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.groups import register
-from sqlqueue.models import Activity, ConsumerGroup, WorkItem
+from sqlqueue.models import Activity, ConsumerGroup
 from tests.admin.test_overview import page, words
 from tests.consuming import Consuming
 from tests.factories import ActivityFactory
@@ -96,7 +97,7 @@ def test_a_work_item_is_put_off_until_the_time_that_the_person_says(client: Clie
         payload=1,
         published_at=datetime.now(),  # noqa: DTZ005  as Django has it then
     )
-    page_of_it = f"/admin/sqlqueue/workitem/{item.pk}/change/"
+    page_of_it = f"/admin/sqlqueue_people/workitem/{item.pk}/change/"
     sent = {"deed": "later", "version": 0, "until": local(-HOUR)}
     assert client.post(page_of_it, {**sent, "until": local(HOUR)}).status_code == 200, "it is over"
     assert client.post(page_of_it, sent).status_code == 302

@@ -8,8 +8,11 @@ from typing import Any
 from example_project.payments.paying import pay_refund
 from example_project.refunds.rules import DECISIONS, GROUP, MOST, TOPIC
 from sqlqueue import Delivery, HandOver, Reject, consumer
+from sqlqueue.contrib.people import work_on
 
 KEPT = timedelta(days=1)
+
+work_on(TOPIC, decisions=DECISIONS, within=timedelta(days=2))
 
 
 @consumer(TOPIC, group=GROUP, keep_results=KEPT)

@@ -21,7 +21,7 @@ from sqlqueue.admin.scheduled_messages import ScheduledMessageAdmin
 from sqlqueue.admin.shard_site import ShardSite
 from sqlqueue.admin.subscribers import SubscriberAdmin
 from sqlqueue.admin.topics import TopicAdmin
-from sqlqueue.admin.work_items import WorkItemAdmin
+from sqlqueue.database.tables import is_beside_the_log
 
 __all__ = [
     "BatchAdmin",
@@ -40,7 +40,6 @@ __all__ = [
     "ScheduledMessageAdmin",
     "SubscriberAdmin",
     "TopicAdmin",
-    "WorkItemAdmin",
     "register",
     "shard_site",
 ]
@@ -49,7 +48,7 @@ __all__ = [
 def register(site: AdminSite) -> None:
     """Register every page with an admin site of the project's own, beside the default one."""
     for model, model_admin in default_site._registry.items():
-        if model._meta.app_label == "sqlqueue" and not site.is_registered(model):
+        if is_beside_the_log(model._meta.app_label) and not site.is_registered(model):
             site.register(model, type(model_admin))
 
 

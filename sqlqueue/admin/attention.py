@@ -14,6 +14,7 @@ from sqlqueue.stats import finding_kinds
 from sqlqueue.stats.finding_kinds import Finding
 
 # Which permission shows a finding of a kind, besides that of the page. Other kinds are shown to all who see the page.
+# The admin of an app with an effect adds those of its findings.
 PERMISSIONS = {
     finding_kinds.AWAY: "view_consumergroup",
     finding_kinds.PAUSED: "view_consumergroup",
@@ -32,10 +33,10 @@ PERMISSIONS = {
     finding_kinds.LATE: "view_scheduledmessage",
     finding_kinds.RELAY_REFUSED: "view_relayedmessage",
     finding_kinds.RELAY_LATE: "view_relayedmessage",
-    "overdue_work_items": "view_workitem",
 }
 
 Link = tuple[str, str]  # text and URL, "" if the user may not see the page
+LINKS: dict[str, Callable[[HttpRequest], Link]] = {}  # of findings of effects: their apps' admin adds them
 
 
 class VisibleFindings(NamedTuple):
@@ -70,5 +71,5 @@ def _links(request: HttpRequest, finding: Finding, group_url: Callable[[tuple[st
         yield _("Scheduled messages"), page_url(request, "scheduledmessage", "changelist")
     if finding.kind in (finding_kinds.RELAY_REFUSED, finding_kinds.RELAY_LATE):
         yield _("Relayed messages"), page_url(request, "relayedmessage", "changelist")
-    if finding.kind == "overdue_work_items":
-        yield _("My work"), page_url(request, "workitem", "mine")
+    if finding.kind in LINKS:
+        yield LINKS[finding.kind](request)

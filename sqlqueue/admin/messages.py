@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 from django.contrib import admin
@@ -24,13 +24,12 @@ from sqlqueue.admin.cells import code, key_id, tag
 from sqlqueue.admin.keyset import KeysetAdmin, KeysetChangeList, Page, page_keys
 from sqlqueue.admin.message_search import HEADER_FIELD, SearchForm, found
 from sqlqueue.admin.pages import show
-from sqlqueue.admin.permissions import may, require
+from sqlqueue.admin.permissions import require
 from sqlqueue.admin.previews import show_outcomes, show_previews
 from sqlqueue.admin.readable import harmless, indented
-from sqlqueue.admin.work_permissions import SEEN_BY, closed_topics
 from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED
-from sqlqueue.models import Message, Receipt, WorkItem
+from sqlqueue.models import Message, Receipt
 from sqlqueue.operations.replay import copy_id
 from sqlqueue.stats.bodies import bodies
 from sqlqueue.stats.group_status import EXPIRED, IN_FLIGHT, LIMITED, RETRYING, SCHEDULED, WAITING, GroupStatus
@@ -40,7 +39,9 @@ from sqlqueue.stats.replayed import copy_of, original_of
 MOST_SHOWN = 100_000  # characters of a payload
 ALL_ACTIONS: dict[str, type[MessageAction]] = {**MESSAGE_ACTIONS, Delete.name: Delete}
 MOST_RECEIPTS = 100  # on the page of a message
-MOST_ITEMS = 100  # work items on it: a group makes another one only after a rewind
+# Sections that the admin of other apps adds to it: each returns markup for a message of these offsets (its own, and
+# that of the message of which it is a dead letter), "" for none.
+SECTIONS: list[Callable[[HttpRequest, Collection[int]], str]] = []
 STATES = {
     SCHEDULED: gettext_lazy("scheduled"),
     WAITING: gettext_lazy("waiting"),
@@ -78,16 +79,6 @@ def _statuses(alias: str, message: Message) -> Iterator[ShownStatus]:
         result = "" if one.result is None else indented(one.result, MOST_SHOWN)
         copy = copy_of(alias, message.topic, *one.replayed_as) if one.replayed_as else None
         yield ShownStatus(one, STATES[one.state], result, STATES.get(one.copy_state, ""), copy)
-
-
-def _work_items(request: HttpRequest, offsets: Iterable[int]) -> list[WorkItem]:
-    """Return the work items that groups have made of a message, or of its dead letter, as far as the user may see
-    them: the newest MOST_ITEMS, and one more if there is."""
-    if not any(may(request, codename) for codename in SEEN_BY):
-        return []
-    items = WorkItem.objects.using(settings.DATABASE).filter(message_offset__in=sorted(offsets))
-    seen = items.exclude(topic__in=closed_topics(request.user)).order_by("-message_offset", "-pk")
-    return list(seen.only("topic", "consumer_group", "state", "assignee", "handed_over_at")[: MOST_ITEMS + 1])
 
 
 def last_line(error: str) -> str:
@@ -195,7 +186,7 @@ class MessageAdmin(OffersActions, KeysetAdmin):
         offset = message.original_offset if message.failed_group else message.offset
         receipts = Receipt.objects.using(alias).filter(message_offset=offset).order_by("consumer_group", "id")
         shown = list(receipts[:MOST_RECEIPTS])
-        items = _work_items(request, {message.offset, offset or message.offset})
+        request.current_app = self.admin_site.name
         context = {
             "message": message,
             "payload": indented(message.payload, MOST_SHOWN),
@@ -207,8 +198,7 @@ class MessageAdmin(OffersActions, KeysetAdmin):
             "statuses": list(_statuses(alias, original)) if original else [],
             "replay_of": original_of(alias, message.message_id) if message.target_group else None,
             "receipts": shown,
-            "work_items": items[:MOST_ITEMS],
-            "more_items": len(items) > MOST_ITEMS,
+            "sections": [section(request, {message.offset, offset or message.offset}) for section in SECTIONS],
             "unlisted": receipts.count() - len(shown) if len(shown) == MOST_RECEIPTS else 0,
             "actions": [] if message.failed_group else self.permitted_actions(request),
             "dead_letter_actions": dead_letters.permitted_actions(request) if message.failed_group else [],

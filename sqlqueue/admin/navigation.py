@@ -7,6 +7,7 @@ that the order holds in the default site and in a project's own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django.contrib.admin import AdminSite
@@ -29,8 +30,6 @@ FIRST = (
     "RelayedMessage",
     "PeriodicSchedule",
     "Batch",
-    "MyWork",
-    "WorkItem",
     "Request",
 )
 INTERNALS = {
@@ -44,22 +43,31 @@ INTERNALS = {
 }
 
 Entry = dict[str, Any]  # of Django's list of models
+Arranged = Callable[[AdminSite, HttpRequest, list[Entry]], list[Entry]]
 
 
 def arrange(site: AdminSite) -> None:
-    """Make a site list the queue's pages in the order of FIRST. A second call for the same site changes nothing."""
+    """Make a site list the queue's pages in the order of FIRST."""
+    arrange_app(site, APP, _arranged)
+
+
+def arrange_app(site: AdminSite, label: str, arranged: Arranged) -> None:
+    """Make a site list the pages of an app as a function returns them. A second call for the same site and app changes
+    nothing."""
     inner = site.get_app_list
-    if getattr(inner, "arranged", False):
+    done: frozenset[str] = getattr(inner, "arranged", frozenset())
+    if label in done:
         return
 
     def get_app_list(request: HttpRequest, app_label: str | None = None) -> list[Any]:
         apps: list[Any] = inner(request, app_label)
         for app in apps:
-            if app["app_label"] == APP:
-                app["models"] = _arranged(site, request, app["models"])
+            if app["app_label"] == label:
+                app["models"] = arranged(site, request, app["models"])
+                _mark_current(app["models"], request.path)
         return apps
 
-    get_app_list.arranged = True  # type: ignore[attr-defined]
+    get_app_list.arranged = done | {label}  # type: ignore[attr-defined]
     site.get_app_list = get_app_list  # type: ignore[method-assign]
 
 
@@ -79,13 +87,10 @@ def internals(site: AdminSite, request: HttpRequest) -> list[tuple[str, str, Any
 def _arranged(site: AdminSite, request: HttpRequest, models: list[Entry]) -> list[Entry]:
     shown = [entry for entry in models if entry["object_name"] not in INTERNALS]
     if may(request, "view_message"):
-        shown += _entry(site, "DeadLetters", _("Dead letters"), "message_dead_letters")
-    if any(entry["object_name"] == "WorkItem" for entry in models):
-        shown += _entry(site, "MyWork", _("My work"), "workitem_mine")
+        shown += page_entry(site, "DeadLetters", _("Dead letters"), f"{APP}_message_dead_letters")
     shown.sort(key=lambda entry: _rank(entry["object_name"]))  # the others after these, sorted by name as before
     if any(entry["object_name"] in INTERNALS for entry in models):
-        shown += _entry(site, "Internals", _("Internals"), "overview_internals")
-    _mark_current(shown, request.path)
+        shown += page_entry(site, "Internals", _("Internals"), f"{APP}_overview_internals")
     return shown
 
 
@@ -93,10 +98,10 @@ def _rank(name: str) -> int:
     return FIRST.index(name) if name in FIRST else len(FIRST)
 
 
-def _entry(site: AdminSite, name: str, text: str, page: str) -> list[Entry]:
+def page_entry(site: AdminSite, name: str, text: str, page: str) -> list[Entry]:
     """Return an entry for a page that is no model's list; nothing if the site has not registered the page's model."""
     try:
-        url = reverse(f"{site.name}:{APP}_{page}")
+        url = reverse(f"{site.name}:{page}")
     except NoReverseMatch:
         return []
     permissions = {"add": False, "change": False, "delete": False, "view": True}

@@ -15,11 +15,16 @@ LOCK_TIMEOUT = 3.0
 
 
 def show(
-    model_admin: ModelAdmin, request: HttpRequest, template: str, title: object, context: Mapping[str, Any]
+    model_admin: ModelAdmin,
+    request: HttpRequest,
+    template: str,
+    title: object,
+    context: Mapping[str, Any],
+    app: str = "sqlqueue",
 ) -> TemplateResponse:
-    """Return a page of a model's admin, with the context of its site. template: its name below admin/sqlqueue/, without
-    the suffix."""
+    """Return a page of a model's admin, with the context of its site. template: its name below admin/APP/, without the
+    suffix."""
     site = model_admin.admin_site
     request.current_app = site.name
     base = {**site.each_context(request), "title": title, "opts": model_admin.opts}
-    return TemplateResponse(request, f"admin/sqlqueue/{template}.html", {**base, **context})
+    return TemplateResponse(request, f"admin/{app}/{template}.html", {**base, **context})

@@ -21,8 +21,9 @@ else:
 
 
 def may(request: HttpRequest, codename: str) -> bool:
-    """Tell whether the user has one of the queue's permissions, such as "redeliver_message"."""
-    return bool(request.user.has_perm(f"sqlqueue.{codename}"))
+    """Tell whether the user has one of the queue's permissions, such as "redeliver_message", or another app's, such as
+    "sqlqueue_people.view_workitem"."""
+    return bool(request.user.has_perm(codename if "." in codename else f"sqlqueue.{codename}"))
 
 
 def require(request: HttpRequest, *codenames: str) -> None:

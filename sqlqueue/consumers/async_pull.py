@@ -46,8 +46,8 @@ def _in_thread(
 
 
 class AsyncDelivery(Delivery):
-    """The async wrapper of a pulled delivery: its receiver settles it by one of ack, retry, postpone, reject,
-    hand_over and fail, in the thread of its other database calls.
+    """The async wrapper of a pulled delivery: its receiver settles it by one of ack, retry, postpone, reject
+    and fail, in the thread of its other database calls.
 
     sync: the pulled delivery itself, for the function that sync_to_async runs: in a transaction there, `sync.ack()` is
     part of that.
@@ -76,7 +76,6 @@ class AsyncDelivery(Delivery):
     retry = _in_thread(PulledDelivery.retry)
     postpone = _in_thread(PulledDelivery.postpone)
     reject = _in_thread(PulledDelivery.reject)
-    hand_over = _in_thread(PulledDelivery.hand_over)
     fail = _in_thread(PulledDelivery.fail)
 
 

@@ -16,7 +16,7 @@ from sqlqueue.core import outcomes
 from sqlqueue.core.effects import effect_of
 from sqlqueue.core.outcomes import SUPERSEDED, Outcome
 from sqlqueue.core.settle_plan import Attempt, Execution
-from sqlqueue.exceptions import ConfigurationError, HandOver, LeaseLost, Postpone, Reject, Retry, Settlement
+from sqlqueue.exceptions import ConfigurationError, LeaseLost, Postpone, Reject, Retry, Settlement
 from sqlqueue.log.atomic import settle_execution
 from sqlqueue.log.results import asking, outcome_of, write_own
 
@@ -28,7 +28,7 @@ Settle = Callable[[Execution, Attempt, Outcome], None]
 
 
 class PulledDelivery(Delivery):
-    """A delivery that its receiver settles: by one of ack, retry, postpone, reject, hand_over and fail. A second call
+    """A delivery that its receiver settles: by one of ack, retry, postpone, reject and fail. A second call
     of the same method does nothing; another one raises ConfigurationError."""
 
     def __init__(
@@ -127,11 +127,6 @@ class PulledDelivery(Delivery):
     def reject(self, reason: str) -> None:
         """Make it a dead letter at once."""
         self._decide("reject", Reject(reason))
-
-    def hand_over(self, reason: str = "", *, form: dict[str, Any] | None = None) -> None:
-        """Make it a work item, as a handler's HandOver does. Raises InvalidMessage for a form that cannot be stored:
-        then it is not settled."""
-        self.settle_with_effect("hand_over", HandOver(reason, form=form))
 
     def settle_with_effect(self, how: str, error: Settlement) -> None:
         """Settle it as if a handler had raised this error, which asks for an effect. Raises InvalidMessage for one that

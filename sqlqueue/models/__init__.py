@@ -31,8 +31,6 @@ from sqlqueue.models.subscriber_heartbeat import SubscriberHeartbeat
 from sqlqueue.models.task_state import TaskState
 from sqlqueue.models.topic import Topic
 from sqlqueue.models.unique_message import UniqueMessage
-from sqlqueue.models.work_item import WorkItem
-from sqlqueue.models.work_item_event import WorkItemEvent
 
 __all__ = [
     "AckedMark",
@@ -73,7 +71,5 @@ __all__ = [
     "TaskState",
     "Topic",
     "UniqueMessage",
-    "WorkItem",
-    "WorkItemEvent",
     "dead_letter_topic",
 ]

@@ -14,7 +14,7 @@ def staff(db: None) -> Callable[..., Client]:
 
     def logged_in(*codenames: str, csrf: bool = False) -> Client:
         user = User.objects.create_user(f"staff-{User.objects.count()}", is_staff=True)
-        found = list(Permission.objects.filter(content_type__app_label="sqlqueue", codename__in=codenames))
+        found = list(Permission.objects.filter(content_type__app_label__startswith="sqlqueue", codename__in=codenames))
         assert {one.codename for one in found} == set(codenames)
         user.user_permissions.set(found)
         client = Client(enforce_csrf_checks=csrf)

@@ -6,10 +6,11 @@ from itertools import islice
 
 from django.db import connection
 
+from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.core.keys import partition_of
 from sqlqueue.log.groups import register
 from sqlqueue.log.topics import forget_topics
-from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, Receipt, Request, Topic, WorkItem
+from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, Receipt, Request, Topic
 
 AT_ONCE = 5_000
 ERROR = """Traceback (most recent call last):

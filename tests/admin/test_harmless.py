@@ -16,9 +16,10 @@ from django.db import models
 from django.test import Client
 
 from sqlqueue.admin import RelayedMessageAdmin
+from sqlqueue.contrib.people.models import WorkItem, WorkItemEvent
 from sqlqueue.core.periodic import ScheduleDefinition
 from sqlqueue.core.recurrence import Recurrence
-from sqlqueue.models import Message, Overview, Progress, Result, Topic, WorkItem, WorkItemEvent, dead_letter_topic
+from sqlqueue.models import Message, Overview, Progress, Result, Topic, dead_letter_topic
 from tests.admin.test_overview import page
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
@@ -27,8 +28,11 @@ pytestmark = [pytest.mark.django_db, pytest.mark.once]
 ODD = "\u202e\u2066\u0085\u009b\x1b"  # turn the direction, a line's end, and what terminals obey
 TEXT = f"pay {ODD} exe.txt"
 SITE = "/admin/sqlqueue/"
+PEOPLE = "/admin/sqlqueue_people/"
 SENT_BACK = re.compile(r'<(?:input|option)\b[^>]*\bvalue="[^"]*"[^>]*>')
-PAGES = [model for model in admin.site._registry if model._meta.app_label == "sqlqueue" and model is not Overview]
+PAGES = [
+    model for model in admin.site._registry if model._meta.app_label.startswith("sqlqueue") and model is not Overview
+]
 NOW = datetime.now(timezone.utc)
 TIMES = {"expires_at": NOW + timedelta(hours=1), "attended_until": NOW + timedelta(hours=1)}
 
@@ -76,19 +80,22 @@ def rows() -> dict[str, Any]:
     return found
 
 
+def list_of(row: Any) -> str:
+    return f"/admin/{row._meta.app_label}/{row._meta.model_name}/"
+
+
+def address_of(place: str) -> str:
+    """Return the address of a page: one of the queue's own, unless it is whole."""
+    return place if place.startswith("/") else SITE + place
+
+
 def pages(rows: dict[str, Any]) -> Iterator[str]:
     """Yield the addresses of every list, of every row and its history, and of the pages beside them."""
     for one in rows.values():
-        at, key = one._meta.model_name, quote(str(quoted(one.pk)))
-        yield from (f"{at}/", f"{at}/{key}/change/", f"{at}/{key}/history/")
-    yield from (
-        "",
-        "overview/",
-        "overview/internals/",
-        "message/dead-letters/",
-        "workitem/mine/",
-        "request/reschedule/",
-    )
+        at, key = list_of(one), quote(str(quoted(one.pk)))
+        yield from (at, f"{at}{key}/change/", f"{at}{key}/history/")
+    yield from ("", "overview/", "overview/internals/", "message/dead-letters/", "request/reschedule/")
+    yield from (PEOPLE, f"{PEOPLE}workitem/mine/")
     yield f"message/dead-letters/list/?topic={quote(TEXT)}&group={quote(TEXT)}&fingerprint={quote(TEXT)}"
     group = rows["ConsumerGroup"].pk
     yield f"request/reschedule/?of={group}&delay=0&error={quote(TEXT)}&key={quote(TEXT)}&count=1"
@@ -109,7 +116,7 @@ def orders(rows: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "message/dead-letters/action/discard/", {"topic": TEXT, "_selected_action": [letter]}
     yield "scheduledmessage/action/take-back/", {"_selected_action": [rows["ScheduledMessage"].pk]}
     yield f"scheduledmessage/{rows['ScheduledMessage'].pk}/change/", {"topic": TEXT, "headers": "no"}
-    yield f"workitem/{rows['WorkItem'].pk}/change/", {"deed": "assign", "version": "1", "user": TEXT}
+    yield f"{PEOPLE}workitem/{rows['WorkItem'].pk}/change/", {"deed": "assign", "version": "1", "user": TEXT}
     schedule = quote(quoted(rows["PeriodicSchedule"].pk))
     yield from ((f"periodicschedule/{schedule}/{one}/", {}) for one in ("run", "resume", "pause"))
     yield f"batch/{quote(quoted(rows['Batch'].pk))}/retry/", {}
@@ -129,9 +136,9 @@ def test_no_page_and_no_list_shows_what_a_browser_obeys_or_hides(
     found, escaped = {}, 0
     for address, sent in (*((one, None) for one in pages(rows)), *orders(rows)):
         if sent is None:
-            answer = admin_client.get(SITE + address)
+            answer = admin_client.get(address_of(address))
         else:
-            answer = admin_client.post(SITE + address, sent, follow=True)
+            answer = admin_client.post(address_of(address), sent, follow=True)
         html = answer.content.decode()
         if answer.status_code != 200 or (where := odd(html)):
             found[address] = (answer.status_code, [] if answer.status_code != 200 else where[:3])
@@ -164,12 +171,12 @@ def test_what_hides_is_escaped_where_handlers_and_processes_have_written(
         "Request": "note",
     }.items():
         type(rows[name]).objects.update(**{column: hidden})
-        at = f"{rows[name]._meta.model_name}/"
+        at = list_of(rows[name])
         shown = f"{at}{quote(str(quoted(rows[name].pk)))}/change/"
         addresses = {"SubscriberHeartbeat": ["overview/"], "DeliveryState": [at], "PeriodicSchedule": [shown]}
         of_notes = [shown] if column == "note" else [at, shown]
         for address in addresses.get(name, of_notes):
-            html = page(admin_client, SITE + address)
+            html = page(admin_client, address_of(address))
             assert (r"a\u200bb\u200fc" in html, hidden in html) == (True, False), address
 
 
@@ -179,7 +186,7 @@ def test_a_form_has_json_escaped_and_sends_the_same_value_back(
 ) -> None:
     monkeypatch.setattr(RelayedMessageAdmin, "has_view_permission", lambda *_args: True)
     WorkItem.objects.update(state="open", assignee="", result={"at": f"{TEXT}\u200b\U000e0041"}, form=None)
-    html = page(admin_client, f"{SITE}{name.lower()}/{rows[name].pk}/change/")
+    html = page(admin_client, f"{list_of(rows[name])}{rows[name].pk}/change/")
     sent = [unescape(one).strip() for one in re.findall(r"<textarea[^>]*>(.*?)</textarea>", html, re.DOTALL)]
     assert all(one == "\n" or one.isprintable() for text in sent for one in text)
     assert {"at": f"{TEXT}\u200b\U000e0041" if name == "WorkItem" else TEXT} in [json.loads(one) for one in sent if one]

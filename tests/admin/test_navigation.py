@@ -19,8 +19,6 @@ NEEDED = [
     "Scheduled messages",
     "Periodic schedules",
     "Batches",
-    "My work",
-    "Work items",
     "Replays",
     "Reschedulings",
 ]
@@ -85,8 +83,6 @@ def test_who_may_view_little_is_shown_little(staff: Callable[..., Client]) -> No
     [
         ("message/", "Messages"),
         ("message/dead-letters/", "Dead letters"),
-        ("workitem/", "Work items"),
-        ("workitem/mine/", "My work"),
         ("overview/", "Overview"),
         ("overview/internals/", "Internals"),
     ],

@@ -82,7 +82,9 @@ def staff(transactional_db: None) -> Callable[..., "User"]:
 
     def staff(*codenames: str) -> "User":
         user = get_user_model().objects.create_user("bob", "", "a password", is_staff=True)
-        user.user_permissions.set(Permission.objects.filter(content_type__app_label="sqlqueue", codename__in=codenames))
+        user.user_permissions.set(
+            Permission.objects.filter(content_type__app_label__startswith="sqlqueue", codename__in=codenames)
+        )
         return user
 
     return staff

@@ -8,7 +8,8 @@ from django.contrib.auth.models import Group, User
 from playwright.sync_api import Page, expect
 
 from sqlqueue import HandOver, publish
-from sqlqueue.models import WorkItem, WorkItemEvent
+from sqlqueue.contrib.people import topics, work_on
+from sqlqueue.contrib.people.models import WorkItem, WorkItemEvent
 from tests.browser.conftest import Visit
 from tests.browser.tour import follow
 from tests.consuming import Consuming
@@ -16,7 +17,7 @@ from tests.consuming import Consuming
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MINE = "/admin/sqlqueue/workitem/mine/"
+MINE = "/admin/sqlqueue_people/workitem/mine/"
 
 
 @dataclass
@@ -28,10 +29,12 @@ class Decision:
 
 
 @pytest.fixture
-def paid(consuming: Consuming, settings: Any) -> list[dict[str, Any]]:
+def paid(consuming: Consuming, settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What has been decided, as the handler of decisions gets it."""
-    topics = {"refunds": {"decisions": "decided", "teams": ["accounting"]}, "decided": {"payload_type": Decision}}
-    settings.SQLQUEUE = {**settings.SQLQUEUE, "TOPICS": topics}
+    topics.topics()
+    monkeypatch.setattr(topics, "declared", {})
+    work_on("refunds", decisions="decided", teams=["accounting"])
+    settings.SQLQUEUE = {**settings.SQLQUEUE, "TOPICS": {"refunds": {}, "decided": {"payload_type": Decision}}}
     found: list[dict[str, Any]] = []
 
     def refund(delivery: Any) -> None:

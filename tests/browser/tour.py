@@ -7,15 +7,17 @@ from urllib.parse import quote
 from django.utils import timezone
 from playwright.sync_api import Locator, Page
 
+from sqlqueue.contrib.people.models import WorkItem, WorkItemEvent
+from sqlqueue.contrib.people.models.work_item import DONE, OPEN, REVIEW
+from sqlqueue.contrib.people.models.work_item_event import COMMENTED
 from sqlqueue.log.schedule import move_due
-from sqlqueue.models import ConsumerGroup, Message, ScheduledMessage, WorkItem, WorkItemEvent
-from sqlqueue.models.work_item import DONE, OPEN, REVIEW
-from sqlqueue.models.work_item_event import COMMENTED
+from sqlqueue.models import ConsumerGroup, Message, ScheduledMessage
 from sqlqueue.operations.reschedule_requests import WaitingDeliveries, request_rescheduling
 from tests.browser.shop import LONG_ID, LONG_KEY, TOPIC
 from tests.browser.visiting import Visitor
 
 INDEX = "/admin/sqlqueue/"
+PEOPLE = "/admin/sqlqueue_people/"
 INTERNALS = f"{INDEX}overview/internals/"
 LETTERS = f"{INDEX}message/dead-letters/"
 
@@ -23,10 +25,10 @@ LETTERS = f"{INDEX}message/dead-letters/"
 def lists(visitor: Visitor) -> list[str]:
     """Return the addresses that the index and the page of internals lead to."""
     found: set[str] = set()
-    for address in (INDEX, INTERNALS):
-        links = visitor.open(address).locator("#content-main a[href^='/admin/sqlqueue/']")
+    for address in (INDEX, PEOPLE, INTERNALS):
+        links = visitor.open(address).locator("#content-main a[href^='/admin/sqlqueue']")
         found |= {*links.evaluate_all("all => all.map(link => link.getAttribute('href'))")}
-    return sorted(found - {INDEX})
+    return sorted(found - {INDEX, PEOPLE})
 
 
 def by_hand() -> list[str]:
@@ -40,7 +42,7 @@ def by_hand() -> list[str]:
     purge = f"{INDEX}topic/{TOPIC}/purge/"
     cases = [work_item(state) for state in (OPEN, REVIEW, DONE)]
     return [
-        *(f"{INDEX}workitem/{case.pk}/change/" for case in cases),
+        *(f"{PEOPLE}workitem/{case.pk}/change/" for case in cases),
         *(f"{INDEX}scheduledmessage/{scheduled.pk}/change/" for scheduled in ScheduledMessage.objects.all()),
         purge,
         f"{purge}?count=1&unsettled=on",

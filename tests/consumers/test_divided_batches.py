@@ -10,8 +10,9 @@ from asgiref.sync import sync_to_async
 from django.db.models.functions import Now
 
 from sqlqueue import HandOver, NewMessage, Retry, publish_many
+from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.core.bisection import OUTAGE
-from sqlqueue.models import DeliveryState, Message, Offset, WorkItem
+from sqlqueue.models import DeliveryState, Message, Offset
 from sqlqueue.testing import drain
 from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming, states

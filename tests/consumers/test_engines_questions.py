@@ -11,7 +11,8 @@ from django.db import connection
 
 from sqlqueue import HandOver, call, get_status, publish
 from sqlqueue.consumers.executor import HandlerExecutor
-from sqlqueue.models import Result, WorkItem
+from sqlqueue.contrib.people.models import WorkItem
+from sqlqueue.models import Result
 from tests.consuming import Consuming
 from tests.processes import wait_until
 from tests.servers.session import connection_id, end_connection

@@ -14,12 +14,13 @@ from django.db import Error, IntegrityError, OperationalError, connection, trans
 
 from sqlqueue import HandOver, NewMessage, Postpone, Reject, Retry, publish_many, subscribe
 from sqlqueue.consumers import atomic_executor, group_run
+from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import atomic
-from sqlqueue.models import DeliveryState, Message, Offset, Result, WorkItem
+from sqlqueue.models import DeliveryState, Message, Offset, Result
 from sqlqueue.testing import drain
 from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming, states

@@ -12,20 +12,16 @@ from django.db import connection, transaction
 from django.db.models import F, Max
 
 from sqlqueue import Postpone, Reject, Retry, cancel, cancel_all, get_scheduled, publish, publish_many
-from sqlqueue.consumers.people import WORK_ITEMS
 from sqlqueue.consumers.pools import InlinePool
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
-from sqlqueue.core.effects import EffectWrite
-from sqlqueue.core.lease import HeldLease
-from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.database.horizon import SHARED, highest_offset
 from sqlqueue.database.scheduling import REPLACE, TAKE
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.database.statements import dialect
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import acquire
-from sqlqueue.log import acked_marks, groups, unique_messages, work_collect, work_items
+from sqlqueue.log import acked_marks, groups, unique_messages
 from sqlqueue.log.collect import FIRST, OLDEST, collect, released, report_absent
 from sqlqueue.log.fetch import FETCH, FETCH_TO, LOOK, POLL_HEAD, REQUESTED, SCAN, WATCH
 from sqlqueue.log.newest import NEWEST
@@ -36,7 +32,6 @@ from sqlqueue.log.schedule import move_due
 from sqlqueue.log.seek import offset_before
 from sqlqueue.log.streams import ABOVE
 from sqlqueue.log.succession import leased
-from sqlqueue.log.work_items import HandedOver
 from sqlqueue.models import (
     AckedMark,
     BlockedRange,
@@ -47,21 +42,16 @@ from sqlqueue.models import (
     PartitionLease,
     Topic,
     UniqueMessage,
-    WorkItem,
-    WorkItemEvent,
 )
 from sqlqueue.operations import move, replay, requests, reschedule_requests
-from sqlqueue.operations import work as people
 from sqlqueue.operations.reschedule_requests import WaitingDeliveries
 from sqlqueue.stats import sampling, throughput
-from sqlqueue.stats.open_work import open_work
 from sqlqueue.stats.partitions import partition_stats
 from sqlqueue.stats.rewind_preview import count_above
 from sqlqueue.stats.survey import survey
-from sqlqueue.stats.work import own_work
 from tests import epochs
-from tests.database.plans import TABLES, Recorder, an_index_if_there_is_one, full_scans, plan_of
-from tests.database.statistics import analyze, left_alone, skew, states
+from tests.database.plans import TABLES, Recorder, full_scans, plan_of
+from tests.database.statistics import left_alone, skew, states
 from tests.factories import (
     ActivityFactory,
     BlockedRangeFactory,
@@ -305,49 +295,6 @@ def test_the_walk_through_epochs_looks_at_no_whole_table(topics: None, recorder:
     for state in states():
         for sql, params in statements:
             assert not [scan for scan in full_scans(sql, params) if not of_a_small_one(scan)], (state, sql)
-
-
-def test_work_items_are_found_by_an_index(topics: None, recorder: Recorder, settings: object) -> None:
-    each = {"topic": "t", "consumer_group": "g", "fencing_token": 1, "attempts": 1, "payload": 1, "published_at": now()}
-    rows = [
-        WorkItem(
-            **each,
-            message_id=f"{number}",
-            message_offset=number + 1_000_000,
-            state="open" if number % 100 == 0 else "done",
-            assignee=f"user{number % 50}" if number % 300 else "",
-            due_at=now() + timedelta(hours=number - 1000) if number % 2 else None,
-            finished_at=now() + timedelta(hours=number - 1000) if number % 100 else None,
-        )
-        for number in range(4_000)
-    ]
-    WorkItem.objects.bulk_create(rows)
-    WorkItemEvent.objects.bulk_create(
-        [
-            WorkItemEvent(item_id=pk, kind="commented", made_by="ann")
-            for pk in WorkItem.objects.values_list("pk", flat=True)
-        ]
-    )
-    analyze("sqlqueue_work_item", "sqlqueue_work_item_event")
-    recorder.statements.clear()
-    offset = highest_offset("default")
-    with connection.execute_wrapper(recorder):
-        lease = HeldLease(PartitionRef("g", "t", 0, 0), 1, 2)
-        with transaction.atomic():
-            work_items.write("default", lease, [EffectWrite(offset, 1, WORK_ITEMS, HandedOver("", None))])
-        item = WorkItem.objects.get(message_offset=offset, fencing_token=2)
-        own_work("default", "user7", ["t"], ["many"])
-        open_work("default", ["t"])
-        people.add_comment(item.pk, "ann", "hm")
-        people.finish(item.pk, 0, "ann", {})
-        list(item.events.order_by("-pk")[:10])
-        settings.SQLQUEUE = {"WORK_ITEM_RETENTION": 0}  # type: ignore[attr-defined]
-        assert work_collect.collect("default") > 0
-    statements = [one for one in recorder.statements.values() if "work_item" in one[0]]
-    assert len(statements) >= 10
-    with an_index_if_there_is_one():
-        for sql, params in statements:
-            assert not full_scans(sql, params), sql
 
 
 def excepted(sql: str) -> bool:

@@ -34,7 +34,7 @@ class Rebuild(online_migration.Migration):
 
 
 def migrate() -> None:
-    call_command("migrate", "sqlqueue", verbosity=0)
+    call_command("migrate", verbosity=0)
 
 
 class TestSequence:

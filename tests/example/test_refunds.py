@@ -10,8 +10,9 @@ from example_project.refunds.asking import ask_for_refunds
 from example_project.refunds.rules import DECISIONS, GROUP, TOPIC
 from example_project.settings import SQLQUEUE
 from sqlqueue import get_status
-from sqlqueue.models import Message, WorkItem
-from sqlqueue.operations import work
+from sqlqueue.contrib.people import work
+from sqlqueue.contrib.people.models import WorkItem
+from sqlqueue.models import Message
 from sqlqueue.testing import drain
 from tests.consuming import Consuming
 

@@ -22,9 +22,17 @@ KEYWORDS = {
 Asked = str | tuple[str, str]  # a plural has two
 
 
-def asked() -> Iterator[tuple[Asked, str]]:
-    """Yield every string that is to be translated, and the file that it stands in."""
-    for file in sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.html")]):
+def parts() -> list[Path]:
+    """Return the folders that have a translation of their own: the package, and apps of contrib."""
+    return sorted({folder.parent for folder in PACKAGE.rglob("locale")})
+
+
+def asked(part: Path) -> Iterator[tuple[Asked, str]]:
+    """Yield every string of a part that is to be translated, and the file that it stands in."""
+    within = [other for other in parts() if other != part and part in other.parents]
+    for file in sorted([*part.rglob("*.py"), *part.rglob("*.html")]):
+        if any(other in file.parents for other in within):
+            continue
         text = file.read_text()
         if file.suffix == ".html":
             text = "\n".join(line.lstrip() for line in templatize(text).splitlines())

@@ -10,6 +10,8 @@ from django.test import Client
 from django.utils import timezone
 
 from sqlqueue import ConfigurationError, Delivery, HandOver, Reject, publish, publish_many
+from sqlqueue.contrib.people.models import WorkItem, WorkItemEvent
+from sqlqueue.contrib.people.work import add_comment, finish
 from sqlqueue.leases import heartbeat
 from sqlqueue.log import groups
 from sqlqueue.log.publish import NewMessage
@@ -22,12 +24,9 @@ from sqlqueue.models import (
     PartitionLease,
     ScheduledMessage,
     Topic,
-    WorkItem,
-    WorkItemEvent,
 )
 from sqlqueue.operations import drop as drop_module
 from sqlqueue.operations.drop import drop
-from sqlqueue.operations.work import add_comment, finish
 from tests.consuming import QUICK, Consuming
 from tests.management.running import run
 

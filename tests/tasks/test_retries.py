@@ -10,10 +10,11 @@ from django.utils import timezone
 
 from sqlqueue import HandOver, publish, replay
 from sqlqueue.consumers.registry import registry
+from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.exceptions import ConfigurationError, LeaseLost, NotRun, WorkerEnded
 from sqlqueue.log import task_states
 from sqlqueue.log.task_states import Overrun, Running, TaskFailure
-from sqlqueue.models import DeliveryState, Message, TaskState, WorkItem
+from sqlqueue.models import DeliveryState, Message, TaskState
 from sqlqueue.operations.move import move
 from sqlqueue.tasks import queues, task_options
 from sqlqueue.tasks.interface import TaskResultStatus

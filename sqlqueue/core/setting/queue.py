@@ -24,7 +24,6 @@ DURATIONS = {
     "RETENTION": (0.0, CENTURY),
     "RECEIPT_RETENTION": (0.0, CENTURY),
     "BATCH_RETENTION": (0.0, CENTURY),
-    "WORK_ITEM_RETENTION": (0.0, CENTURY),
     "LEASE_DURATION": (SHORTEST, DAY),
     "HEARTBEAT_INTERVAL": (SHORTEST, DAY),
     "BALANCE_INTERVAL": (SHORTEST, DAY),
@@ -37,7 +36,7 @@ DURATIONS = {
     "HUNG_AFTER": (SHORTEST, DAY),
     "UNKNOWN_FOR": (0.0, CENTURY),
 }
-FOR_EVER = ("RETENTION", "WORK_ITEM_RETENTION")  # those that may be None
+FOR_EVER = ("RETENTION",)  # those that may be None
 # Pattern and description of each text option.
 TEXTS = {
     "DATABASE": (re.compile(r".+"), "a database alias"),
@@ -62,7 +61,6 @@ class QueueOptions:
     HISTORY: str = "failures"  # of a topic that TOPICS does not name
     RECEIPT_RETENTION: float = WEEK
     BATCH_RETENTION: float = WEEK  # of a batch that has ended
-    WORK_ITEM_RETENTION: float | None = None  # of a work item that is done, with its audit trail
     LEASE_DURATION: float = 30.0
     HEARTBEAT_INTERVAL: float = 10.0
     BALANCE_INTERVAL: float = 3.0

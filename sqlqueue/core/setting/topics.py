@@ -8,14 +8,13 @@ from dataclasses import dataclass, fields
 from typing import Any, get_origin
 
 from sqlqueue.core.bounds import CENTURY, SHORTEST, WEEK, duration, whole
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_consumed, checked_topic, did_you_mean
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic, did_you_mean
 from sqlqueue.core.periodic import PERIODIC_TOPIC
 from sqlqueue.core.setting.shards import topic_shards
 from sqlqueue.core.unique_for import checked_unique_for
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 
 HISTORIES = ("none", "failures", "all")
-PEOPLE = "people"  # who work on a topic, and the group of their consumer
 PUBLISHED, ACKED = "published", "acked"
 MOST_PARTITIONS = 10_000
 MOST_PRIORITIES = 100
@@ -33,11 +32,8 @@ class TopicOptions:
     messages are published with, None for the type's own. unique_for: for how many seconds a pending message keeps
     others of its key out, infinity for as long as it is pending; None: not at all. retention_from: from when retention
     counts: from publishing, or (acked) from when the last group had settled it. keep_collected: for how many seconds
-    collected messages are kept in a table of their own; None: not at all. worked_by: "people": each message becomes a
-    work item. decisions, notices: the topics that get what people decided, and what they should know. teams: the names
-    of the Django groups whose members may work on the topic's items; (): all who have the permission. work_within:
-    seconds after which an item is overdue. shards: the names of those that its keys are spread over; (): all of
-    them."""
+    collected messages are kept in a table of their own; None: not at all. shards: the names of those that its keys are
+    spread over; (): all of them."""
 
     partitions: int = 32
     priorities: int = 1
@@ -49,11 +45,6 @@ class TopicOptions:
     unique_for: float | None = None
     retention_from: str = PUBLISHED
     keep_collected: float | None = None
-    worked_by: str | None = None
-    decisions: str | None = None
-    notices: str | None = None
-    teams: Sequence[str] = ()
-    work_within: float | None = None
     shards: Sequence[str] = ()
 
 
@@ -109,7 +100,6 @@ def topics(
             problems.append(
                 f"TOPICS[{topic!r}]['payload_type'] must be a class or its dotted path, not {values['payload_type']!r}"
             )
-        _check_work(topic, values, problems)
         values["shards"] = topic_shards(topic, values.get("shards"), shards, problems)
         values["unique_for"] = _unique_for(topic, values.get("unique_for"), problems)
         found[topic] = TopicOptions(**values)
@@ -128,34 +118,6 @@ def _check_weights(topic: object, values: Mapping[str, Any], problems: list[str]
         problems.append(f"{name} has {len(weights)} weights, and 'priorities' is {priorities}: give each its weight")
     for weight in weights:
         whole(weight, f"a weight in {name}", MOST_WEIGHT, problems)
-
-
-def _check_work(topic: object, values: dict[str, Any], problems: list[str]) -> None:
-    """Check the options of what people work on; set teams and work_within as TopicOptions has them."""
-    name = f"TOPICS[{topic!r}]"
-    if values.get("worked_by") not in (None, PEOPLE):
-        problems.append(f"{name}['worked_by'] must be {PEOPLE!r} or None, not {values['worked_by']!r}")
-    for option in ("decisions", "notices"):
-        if (other := values.get(option)) is None:
-            continue
-        try:
-            checked_consumed(other)
-        except ConfigurationError as error:
-            problems.append(f"{name}[{option!r}] must be the name of a topic, not {other!r}: {error}")
-        if str(other).endswith(DEAD_LETTER_SUFFIX):
-            problems.append(
-                f"{name}[{option!r}] must be a topic that is published to, not one of dead letters: {other!r}"
-            )
-        if other == topic and values.get("worked_by") == PEOPLE:
-            problems.append(f"{name}[{option!r}] is the topic itself, so that its messages would be work again")
-    teams = values.get("teams", ())
-    teams = [teams] if isinstance(teams, str) else teams
-    if not isinstance(teams, (list, tuple)) or not all(isinstance(team, str) and team for team in teams):
-        problems.append(f"{name}['teams'] must be a list with the names of Django groups, not {teams!r}")
-        teams = ()
-    values["teams"] = tuple(teams)
-    if (within := values.get("work_within")) is not None:
-        values["work_within"] = duration(within, f"{name}['work_within']", problems, SHORTEST, CENTURY)
 
 
 def _unique_for(topic: object, value: Any, problems: list[str]) -> float | None:

@@ -1,0 +1,62 @@
+"""Who may do what with work items: a permission for each kind of action, and the teams of a topic, which are Django's
+groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest
+
+from sqlqueue.contrib.people.topics import topics
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+
+VIEW, WORK, ASSIGN, REVIEW = "view_workitem", "work_on_workitem", "assign_workitem", "review_workitem"
+SEEN_BY = (VIEW, WORK, REVIEW, ASSIGN)
+
+
+def teams_of(user: Any) -> set[str]:
+    """Return the names of the user's groups. One query, unless no topic names any."""
+    named = any(options.teams for options in topics().values())
+    return set(user.groups.values_list("name", flat=True)) if named and hasattr(user, "groups") else set()
+
+
+def closed_topics(user: Any) -> list[str]:
+    """Return the topics whose teams the user does not belong to; none for a superuser."""
+    return [] if user.is_superuser else _with_teams(teams_of(user).isdisjoint)
+
+
+def team_topics(user: Any) -> list[str]:
+    """Return the topics of the user's teams."""
+    teams = teams_of(user)
+    return _with_teams(lambda named: not teams.isdisjoint(named))
+
+
+def _with_teams(fit: Callable[[Sequence[str]], bool]) -> list[str]:
+    """Return the topics that have teams which fit, with their dead-letter topics, unless those have their own."""
+    found = [topic for topic, options in topics().items() if options.teams and fit(options.teams)]
+    dead = [topic + DEAD_LETTER_SUFFIX for topic in found]
+    return found + [topic for topic in dead if topic not in topics()]
+
+
+def may_on(user: Any, topic: str, *codenames: str) -> bool:
+    """Tell whether the user has one of these permissions, and belongs to a team of the topic, if it has any."""
+    return any(user.has_perm(f"sqlqueue_people.{one}") for one in codenames) and topic not in closed_topics(user)
+
+
+def require_on(request: HttpRequest, topic: str, *codenames: str) -> None:
+    """Raise PermissionDenied unless the user has one of these permissions for a topic."""
+    if not may_on(request.user, topic, *codenames):
+        raise PermissionDenied
+
+
+def user_named(name: str, topic: str, *codenames: str) -> Any | None:
+    """Return the active user of a name with one of these permissions for a topic; None if there is none."""
+    users = get_user_model()
+    try:
+        found = users._default_manager.get_by_natural_key(name)
+    except users.DoesNotExist:
+        return None
+    return found if found.is_active and may_on(found, topic, *codenames) else None

@@ -1,0 +1,290 @@
+"""Work items: the list, the page of one with what may be done, and the page of a person's own work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import BadRequest, PermissionDenied
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils.text import Truncator
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from sqlqueue.admin.bodies import download
+from sqlqueue.admin.cells import key_id, tag
+from sqlqueue.admin.keyset import KeysetAdmin
+from sqlqueue.admin.links import page_url
+from sqlqueue.admin.navigation import arrange_app
+from sqlqueue.admin.pages import show
+from sqlqueue.admin.permissions import user_name
+from sqlqueue.admin.readable import harmless, indented
+from sqlqueue.admin.replica import remember_change
+from sqlqueue.conf import settings
+from sqlqueue.contrib.people import work
+from sqlqueue.contrib.people.admin.forms import AssignForm, CommentForm, DecisionForm, LaterForm, ReviewForm, TakeForm
+from sqlqueue.contrib.people.admin.other_pages import APP, MINE, with_my_work
+from sqlqueue.contrib.people.admin.permissions import (
+    ASSIGN,
+    REVIEW,
+    SEEN_BY,
+    WORK,
+    closed_topics,
+    may_on,
+    require_on,
+    team_topics,
+)
+from sqlqueue.contrib.people.exceptions import WorkItemChanged
+from sqlqueue.contrib.people.models import WorkItem
+from sqlqueue.contrib.people.models.work_item import DONE, OPEN
+from sqlqueue.contrib.people.models.work_item import REVIEW as IN_REVIEW
+from sqlqueue.contrib.people.own_work import HEAVY, LATER, MOST_LISTED, OVERDUE, OWN, TEAM, UNASSIGNED, own_work
+from sqlqueue.exceptions import SqlqueueError
+from sqlqueue.models import Message
+
+MOST_OF_A_PAYLOAD = 20_000  # characters of what is shown
+MOST_EVENTS = 200
+MOST_OF_A_REASON = 120
+HEADINGS = {
+    OVERDUE: gettext_lazy("Overdue"),
+    OWN: gettext_lazy("My items"),
+    LATER: gettext_lazy("Put off for later"),
+    TEAM: gettext_lazy("With my teams"),
+    UNASSIGNED: gettext_lazy("Unassigned"),
+}
+
+
+class Deed(NamedTuple):
+    """Something that a person may do with an item: the form for it, who may, and the operation."""
+
+    form: Callable[..., Any]
+    codenames: tuple[str, ...]
+    run: Callable[[WorkItem, int, str, Any], None]
+    done: Any  # the sentence
+
+
+def _later(item: WorkItem, version: int, by: str, form: Any) -> None:
+    work.defer(item.pk, version, by, form.cleaned_data["until"], form.cleaned_data["comment"])
+
+
+def _assign(item: WorkItem, version: int, by: str, form: Any) -> None:
+    work.assign(item.pk, version, by, form.cleaned_data["user"], form.cleaned_data["comment"])
+
+
+def _submit(item: WorkItem, version: int, by: str, form: Any) -> None:
+    values = form.cleaned_data
+    work.submit(item.pk, version, by, form.result, values["reviewer"], values["comment"])
+
+
+DEEDS = {
+    "take": Deed(
+        TakeForm,
+        (WORK, REVIEW),
+        lambda item, version, by, form: work.assign(item.pk, version, by, by, form.cleaned_data["comment"]),
+        gettext_lazy("It is yours now."),
+    ),
+    "release": Deed(
+        TakeForm,
+        (WORK, REVIEW),
+        lambda item, version, by, form: work.release(item.pk, version, by, form.cleaned_data["comment"]),
+        gettext_lazy("It is unassigned now."),
+    ),
+    "assign": Deed(AssignForm, (ASSIGN,), _assign, gettext_lazy("It is assigned.")),
+    "later": Deed(LaterForm, (WORK,), _later, gettext_lazy("It is put off.")),
+    "finish": Deed(
+        DecisionForm,
+        (WORK,),
+        lambda item, version, by, form: work.finish(item.pk, version, by, form.result, form.cleaned_data["comment"]),
+        gettext_lazy("It is done."),
+    ),
+    "submit": Deed(DecisionForm, (WORK,), _submit, gettext_lazy("A review is asked for.")),
+    "approve": Deed(
+        ReviewForm,
+        (REVIEW,),
+        lambda item, version, by, form: work.approve(item.pk, version, by, form.cleaned_data["comment"]),
+        gettext_lazy("It is approved, and done."),
+    ),
+    "send-back": Deed(
+        ReviewForm,
+        (REVIEW,),
+        lambda item, version, by, form: work.send_back(item.pk, version, by, form.cleaned_data["comment"]),
+        gettext_lazy("It is sent back."),
+    ),
+    "comment": Deed(
+        CommentForm,
+        (WORK, REVIEW, ASSIGN),
+        lambda item, version, by, form: work.add_comment(item.pk, by, form.cleaned_data["comment"]),
+        gettext_lazy("The comment is added."),
+    ),
+}
+
+
+@admin.register(WorkItem)
+class WorkItemAdmin(KeysetAdmin):
+    """The list of the items that the user may see, newest first."""
+
+    change_list_template = "admin/sqlqueue_people/work_items.html"
+    list_display = ("id", "topic", "why", "key_and_id", "status", "assigned_to", "due_at", "handed_over_at")
+    list_filter = ("state",)
+
+    def __init__(self, model: type[WorkItem], admin_site: admin.AdminSite) -> None:
+        super().__init__(model, admin_site)
+        arrange_app(admin_site, APP, with_my_work)
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Tell whether the user may see items at all, or this one."""
+        if obj is not None:
+            return may_on(request.user, obj.topic, *SEEN_BY)
+        return any(request.user.has_perm(f"{APP}.{one}") for one in SEEN_BY)
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Tell whether the user finds the list in the index."""
+        return self.has_view_permission(request)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[WorkItem]:
+        """Return the items of the topics that the user may see, without what is large."""
+        return super().get_queryset(request).defer(*HEAVY).exclude(topic__in=closed_topics(request.user))
+
+    @admin.display(description=gettext_lazy("reason"))
+    def why(self, item: WorkItem) -> str:
+        """Show the beginning of the reason."""
+        return Truncator(harmless(item.reason or "")).chars(MOST_OF_A_REASON) or "–"
+
+    @admin.display(description=gettext_lazy("key and id"))
+    def key_and_id(self, item: WorkItem) -> str:
+        """Show the message's key and id, cut where they are long."""
+        return key_id(item.partition_key, item.message_id)
+
+    @admin.display(description=gettext_lazy("state"))
+    def status(self, item: WorkItem) -> str:
+        """Show the state."""
+        return tag(item.get_state_display()) if item.state == IN_REVIEW else str(item.get_state_display())
+
+    @admin.display(description=gettext_lazy("assignee"))
+    def assigned_to(self, item: WorkItem) -> str:
+        """Show who has it."""
+        return item.assignee or "–"
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the page of a person's own work, and that of bytes."""
+        protected = self.admin_site.admin_view
+        return [
+            path("mine/", protected(self.mine_view), name=MINE),
+            path("<int:number>/body/", protected(self.body_view), name="sqlqueue_people_workitem_body"),
+            *super().get_urls(),
+        ]
+
+    def body_view(self, request: HttpRequest, number: int) -> HttpResponse:
+        """Return the bytes of an item as a file to save."""
+        require_on(request, self._item(request, str(number)).topic, *SEEN_BY)
+        return download(WorkItem, number)
+
+    def mine_view(self, request: HttpRequest) -> HttpResponse:
+        """Show what the user has to do: what is due, the user's own, what is put off, the teams', the unassigned."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        user = request.user
+        found = own_work(settings.DATABASE, user_name(request), team_topics(user), closed_topics(user))
+        context = {"sections": [(HEADINGS[one.name], one) for one in found], "most": MOST_LISTED}
+        return show(self, request, "my_work", _("My work"), context, APP)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """Show an item (GET), and do something with it (POST)."""
+        item = self._item(request, unquote(object_id))
+        require_on(request, item.topic, *SEEN_BY)
+        if request.method != "POST":
+            return self._page(request, item, {})
+        name, version = request.POST.get("deed", ""), request.POST.get("version", "")
+        if name not in DEEDS or not (version.isascii() and version.isdigit() and len(version) < 10):
+            raise BadRequest("deed and version say what to do with a work item")
+        self._check(request, item, name)
+        deed = DEEDS[name]
+        form = deed.form(item, request.POST)
+        if form.is_valid():
+            try:
+                if name != "comment" and int(version) != item.version:  # the permission is of the item as it was read
+                    raise WorkItemChanged(work.CHANGED)
+                deed.run(item, int(version), user_name(request), form)
+            except SqlqueueError as error:
+                form.add_error(None, str(error))
+                item = self._item(request, object_id)  # as it is now
+            else:
+                remember_change(request)
+                messages.success(request, str(deed.done))
+                return HttpResponseRedirect(request.path)
+        return self._page(request, item, {name: form})
+
+    def _item(self, request: HttpRequest, object_id: str) -> WorkItem:
+        key = object_id if object_id.isascii() and object_id.isdigit() and len(object_id) < 19 else "0"
+        item = WorkItem.objects.using(settings.DATABASE).defer("body").filter(pk=int(key)).first()
+        if item is None:
+            raise Http404
+        return item
+
+    def _check(self, request: HttpRequest, item: WorkItem, name: str) -> None:
+        """Raise PermissionDenied if the user may not do this. What another person has is for those who assign."""
+        codenames = DEEDS[name].codenames
+        if name in ("take", "release"):
+            codenames = (REVIEW,) if item.state == IN_REVIEW else (WORK,)
+            if item.assignee not in ("", user_name(request)):
+                require_on(request, item.topic, ASSIGN)
+        require_on(request, item.topic, *codenames)
+
+    def _may(self, request: HttpRequest, item: WorkItem, name: str) -> bool:
+        try:
+            self._check(request, item, name)
+        except PermissionDenied:
+            return False
+        return True
+
+    def _page(self, request: HttpRequest, item: WorkItem, bound: Mapping[str, forms.Form]) -> HttpResponse:
+        me = user_name(request)
+        own = item.assignee in ("", me)
+        fitting = {
+            "take": item.state != DONE and item.assignee != me and (item.state == OPEN or item.author != me),
+            "release": item.state != DONE and item.assignee != "",
+            "assign": item.state != DONE,
+            "later": item.state == OPEN and own,
+            "finish": item.state == OPEN and own,
+            "approve": item.state == IN_REVIEW and own and item.author != me,
+            "comment": True,
+        }
+        shown = {name: DEEDS[name] for name, fits in fitting.items() if fits and self._may(request, item, name)}
+        same = {"submit": "finish", "send-back": "approve"}
+        given = {same.get(name, name): form for name, form in bound.items()}
+        errors = [error for name, form in given.items() if name not in shown for error in form.non_field_errors()]
+        found = item.events.using(settings.DATABASE).order_by("-pk")[: MOST_EVENTS + 1]
+        events = list(found)
+        context = {
+            "item": item,
+            "errors": errors,
+            "forms": {name: given.get(name) or deed.form(item) for name, deed in shown.items()},
+            "payload": _text(item.payload),
+            "filled_in": None if item.form is None else _text(item.form),
+            "result": None if item.result is None else _text(item.result),
+            "events": [
+                (event, None if event.result is None else _text(event.result)) for event in events[:MOST_EVENTS]
+            ],
+            "more_events": len(events) > MOST_EVENTS,
+            "message_url": self._message_url(request, item),
+            "mine": reverse(f"{self.admin_site.name}:{MINE}"),
+        }
+        return show(self, request, "work_item", _("Work item %d") % item.pk, context, APP)
+
+    def _message_url(self, request: HttpRequest, item: WorkItem) -> str:
+        """Return the URL of the message's page; "" if the user may not see it, or the log has it no more."""
+        request.current_app = self.admin_site.name
+        messages_there = Message.objects.using(settings.DATABASE).filter(pk=item.message_offset)
+        return page_url(request, "message", "change", item.message_offset) if messages_there.exists() else ""
+
+
+def _text(value: Any) -> str:
+    """Return JSON to be read; it says so if it is cut."""
+    return indented(value, MOST_OF_A_PAYLOAD, _("… and more"))

@@ -1,0 +1,95 @@
+"""People's work as an effect: HandOver makes a work item of a message."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from django.db.models import QuerySet
+
+from sqlqueue.contrib.people import items, survey
+from sqlqueue.contrib.people.exceptions import HandOver
+from sqlqueue.contrib.people.models import WorkItem
+from sqlqueue.contrib.people.models.work_item import DONE, UNFINISHED
+from sqlqueue.contrib.people.topics import retention
+from sqlqueue.core.effects import Count, Effect, EffectWrite
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.core.lease import HeldLease
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.database import retries
+from sqlqueue.database.statements import execute
+
+logger = logging.getLogger("sqlqueue")
+
+AT_ONCE = 100  # items that one transaction of a sweep deletes, with all events of each
+MOST_AT_ONCE = 5_000  # items of one sweep
+
+# Those that are done have a time, and keep it; the oldest first. Index: (finished_at).
+FINISHED = "SELECT id FROM sqlqueue_work_item WHERE finished_at <= {earlier} ORDER BY finished_at LIMIT %s"
+
+
+class WorkItems(Effect):
+    """Writes, counts and deletes work items."""
+
+    exception = HandOver
+    subject = "work items"
+    figures = survey.FIGURES
+
+    def decide(self, error: HandOver) -> items.HandedOver:
+        """Return what the handler says to the people who go on with the message."""
+        return items.handed_over(error)
+
+    def settle(self, alias: str, lease: HeldLease, writes: Sequence[EffectWrite]) -> None:
+        """Copy the messages to the work items."""
+        items.write(alias, lease, writes)
+
+    def sweep(self, alias: str) -> bool:
+        """Delete items that were done SQLQUEUE_PEOPLE["RETENTION"] ago, with their audit trail."""
+        return collect(alias) >= MOST_AT_ONCE
+
+    def survey(self, alias: str, topics: Sequence[str]) -> Mapping[str, Mapping[str, Count]]:
+        """Count what people have not done, and what of that is overdue."""
+        return survey.open_work(alias, topics)
+
+    def unsettled(self, alias: str, topic: str) -> Mapping[str, Count]:
+        """Count what people have not done of a topic."""
+        return {survey.OPEN_ITEMS.name: Count(_open_items(alias, topic).count())}
+
+    def drop(self, alias: str, topic: str, most: int) -> int:
+        """Delete some of that."""
+        some = list(_open_items(alias, topic).values_list("pk", flat=True)[:most])
+        WorkItem.objects.using(alias).filter(pk__in=some).only("pk").delete()  # with their events
+        return len(some)
+
+
+WORK_ITEMS = WorkItems()
+
+
+def _open_items(alias: str, topic: str) -> QuerySet[WorkItem]:
+    """Return what people have not done of a topic, and of its dead letters. Index: (state, topic)."""
+    names = [topic, topic + DEAD_LETTER_SUFFIX]
+    return WorkItem.objects.using(alias).filter(state__in=UNFINISHED, topic__in=names)
+
+
+def collect(alias: str) -> int:
+    """Delete items that were done SQLQUEUE_PEOPLE["RETENTION"] ago, about MOST_AT_ONCE at most; return how many. An
+    item that another transaction has locked stays: a comment may be on its way. Raises ConfigurationError if that
+    setting is wrong."""
+    kept = retention()
+    total = 0
+    while kept is not None and total < MOST_AT_ONCE:
+        ids = [id for (id,) in execute(alias, FINISHED, (round(kept * 1_000_000), AT_ONCE)).fetchall()]
+        deleted = retries.run(alias, _delete, alias, ids) if ids else 0
+        total += deleted
+        if deleted < AT_ONCE:
+            break
+    if total:
+        logger.info(logfmt("work_items_collected", count=total))
+    return total
+
+
+def _delete(alias: str, ids: Sequence[int]) -> int:
+    rows = WorkItem.objects.using(alias).filter(state=DONE)
+    free = list(rows.filter(pk__in=ids).select_for_update(skip_locked=True).values_list("pk", flat=True))
+    rows.filter(pk__in=free).only("pk").delete()  # with their events
+    return len(free)

@@ -1,0 +1,72 @@
+"""Counts what people have not done of each topic."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from sqlqueue.contrib.people.models.work_item import UNFINISHED
+from sqlqueue.core.effects import Count, Figure
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.database.statements import dialect, execute
+from sqlqueue.stats import sampling
+from sqlqueue.stats.finding_kinds import NOTE, Finding, at_least
+
+OVERDUE_NAME = "overdue_work_items"
+# Index: (state, topic); (state, due_at).
+OPEN = """
+    SELECT 0, topic, COUNT(*) FROM (SELECT topic FROM sqlqueue_work_item WHERE state = %s LIMIT %s)
+    AS open_items GROUP BY topic
+"""
+OVERDUE = """
+    SELECT 1, topic, COUNT(*) FROM (SELECT topic FROM sqlqueue_work_item WHERE state = %s AND due_at <= {now}
+    ORDER BY due_at LIMIT %s) AS late_items GROUP BY topic
+"""
+
+
+def _open(found: Count) -> str:
+    text = ngettext("%(count)s open work item", "%(count)s open work items", found.count)
+    return text % {"count": at_least(found.count, found.more)}
+
+
+def _overdue(found: Count) -> str:
+    text = ngettext("%(count)s overdue work item", "%(count)s overdue work items", found.count)
+    return text % {"count": at_least(found.count, found.more)}
+
+
+def _finding(topic: str, found: Count) -> Finding | None:
+    if not found.count:
+        return None
+    text = ngettext(
+        "%(count)s work item of %(topic)s is overdue.", "%(count)s work items of %(topic)s are overdue.", found.count
+    )
+    return Finding(
+        OVERDUE_NAME,
+        NOTE,
+        _("Overdue work"),
+        text % {"topic": topic, "count": at_least(found.count, found.more)},
+        _("People should have done them by now. “My work” lists them first."),
+        topic,
+    )
+
+
+OPEN_ITEMS = Figure("open_work_items", "Work items that people have not done.", _open)
+OVERDUE_ITEMS = Figure(OVERDUE_NAME, "Open work items whose time is over.", _overdue, _finding)
+FIGURES = (OPEN_ITEMS, OVERDUE_ITEMS)
+
+
+def open_work(alias: str, topics: Sequence[str]) -> dict[str, dict[str, Count]]:
+    """Count up to sampling.MOST_ROWS items of each state, and as many that are overdue, those of a topic's dead letters
+    with its own. One statement."""
+    branch = dialect(alias).branch
+    selects = [branch.format(text.strip()) for text in (OPEN, OVERDUE) for _ in UNFINISHED]
+    values = [value for state in (*UNFINISHED, *UNFINISHED) for value in (state, sampling.MOST_ROWS)]
+    counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+    for late, topic, count in execute(alias, " UNION ALL ".join(selects), values).fetchall():
+        counts[late][topic.removesuffix(DEAD_LETTER_SUFFIX)] += count
+    more = any(each.total() >= sampling.MOST_ROWS for each in counts)
+    names = [figure.name for figure in FIGURES]
+    return {topic: {name: Count(each[topic], more) for name, each in zip(names, counts)} for topic in topics}

@@ -1,0 +1,237 @@
+"""What people do with work items. Each change is one transaction with its event in the audit trail, and with the
+messages that it publishes.
+
+Every change says which version of the item the person has seen, and raises WorkItemChanged if it has another one by
+now: of two people who decide at the same time one is refused. What does not suit the item's state raises
+InvalidMessage. The callers check permissions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from django.db.models import Value
+
+from sqlqueue.conf import settings
+from sqlqueue.contrib.people.exceptions import WorkItemChanged
+from sqlqueue.contrib.people.items import notice
+from sqlqueue.contrib.people.models import WorkItem, WorkItemEvent
+from sqlqueue.contrib.people.models.work_item import DONE, OPEN, REVIEW, USER_LENGTH
+from sqlqueue.contrib.people.models.work_item_event import (
+    APPROVED,
+    ASSIGNED,
+    COMMENTED,
+    DEFERRED,
+    FINISHED,
+    RELEASED,
+    SENT_BACK,
+    SUBMITTED,
+)
+from sqlqueue.contrib.people.topics import topic_options
+from sqlqueue.core.keys import checked_text
+from sqlqueue.core.shards import numbered
+from sqlqueue.database import clock, retries
+from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.database.limits import check_result
+from sqlqueue.database.statements import dialect
+from sqlqueue.exceptions import InvalidMessage
+from sqlqueue.log.encoding import encode
+from sqlqueue.log.publish import publish
+from sqlqueue.log.published import IGNORED
+
+COMMENT_LENGTH = 10_000  # characters
+HEAVY = ("payload", "headers", "body")
+CHANGED = "the work item has been changed meanwhile, by another person or in another window: look at it again"
+
+Change = Callable[[WorkItem], dict[str, Any]]  # the columns to change; it may refuse by InvalidMessage
+
+
+def assign(number: int, version: int, by: str, to: str, comment: str = "") -> None:
+    """Give an item, or its review, to a user."""
+    _change(number, version, by, ASSIGNED, partial(_assigned, to), comment)
+
+
+def release(number: int, version: int, by: str, comment: str = "") -> None:
+    """Give an item back: it is unassigned then, and no longer deferred."""
+    _change(number, version, by, RELEASED, partial(_assigned, ""), comment)
+
+
+def defer(number: int, version: int, by: str, until: datetime, comment: str = "") -> None:
+    """Put an item of one's own, or an unassigned one, off until a time (aware, in the future): it is the user's."""
+    _change(number, version, by, DEFERRED, partial(_deferred, by, until), comment)
+
+
+def add_comment(number: int, by: str, comment: str) -> None:
+    """Add a comment, whatever state the item has; its version stays."""
+    if not comment.strip():
+        raise InvalidMessage("a comment needs a text")
+    _checked(by, comment)
+    alias: str = settings.DATABASE
+    retries.run(alias, _commented, alias, number, by, comment)
+
+
+def _commented(alias: str, number: int, by: str, comment: str) -> None:
+    # Locked: collection may be about to delete it.
+    item = WorkItem.objects.using(alias).defer(*HEAVY).select_for_update().filter(pk=number).first()
+    if item is None:
+        raise WorkItemChanged(CHANGED)
+    event = WorkItemEvent(item=item, kind=COMMENTED, made_by=by, assignee=item.assignee, comment=comment)
+    event.save(using=alias, force_insert=True)
+    _publish_notice(item, event)
+
+
+def submit(number: int, version: int, by: str, result: Any, reviewer: str = "", comment: str = "") -> None:
+    """Ask for a review of a result (JSON) before it is the decision. reviewer: the user to ask, "" for any."""
+    if reviewer == by:
+        raise InvalidMessage("another person has to review it")
+    _change(number, version, by, SUBMITTED, partial(_submitted, by, result, reviewer), comment, result)
+
+
+def send_back(number: int, version: int, by: str, comment: str) -> None:
+    """Refuse the result of an item in review: its author has it again. The comment says why."""
+    if not comment.strip():
+        raise InvalidMessage("say in a comment why it is sent back")
+    _change(number, version, by, SENT_BACK, partial(_sent_back, by), comment)
+
+
+def approve(number: int, version: int, by: str, comment: str = "") -> None:
+    """Make the result of an item in review the decision. Its author may not."""
+    _change(number, version, by, APPROVED, partial(_approved, by), comment)
+
+
+def finish(number: int, version: int, by: str, result: Any, comment: str = "") -> None:
+    """Make a result (JSON) the decision, without a review: of one's own item, or an unassigned one."""
+    _change(number, version, by, FINISHED, partial(_finished, by, result), comment, result)
+
+
+# -- what changes --------------------------------------------------------------------------------------------------
+
+
+def _assigned(to: str, item: WorkItem) -> dict[str, Any]:
+    if item.state == REVIEW and to and to == item.author:
+        raise InvalidMessage("another person than its author has to review it")
+    return {"assignee": to, "deferred_until": None}
+
+
+def _deferred(by: str, until: datetime, item: WorkItem) -> dict[str, Any]:
+    _check_own(item, by)
+    if until <= clock.now(settings.DATABASE):
+        raise InvalidMessage(f"an item can be deferred to a time in the future only, not to {until}")
+    # Not as Django would store it: the queue's columns have UTC, also with USE_TZ off.
+    return {"assignee": by, "deferred_until": Value(dialect(settings.DATABASE).time(until))}
+
+
+def _submitted(by: str, result: Any, reviewer: str, item: WorkItem) -> dict[str, Any]:
+    _check_own(item, by)
+    return {"state": REVIEW, "assignee": reviewer, "author": by, "result": result, "deferred_until": None}
+
+
+def _sent_back(by: str, item: WorkItem) -> dict[str, Any]:
+    _check_reviewer(item, by)
+    return {"state": OPEN, "assignee": item.author}
+
+
+def _approved(by: str, item: WorkItem) -> dict[str, Any]:
+    _check_reviewer(item, by)
+    return {"state": DONE, "assignee": item.author, "finished_at": DatabaseNow()}
+
+
+def _finished(by: str, result: Any, item: WorkItem) -> dict[str, Any]:
+    _check_own(item, by)
+    changes = {"state": DONE, "assignee": by, "author": by, "result": result, "deferred_until": None}
+    return {**changes, "finished_at": DatabaseNow()}
+
+
+def _check_own(item: WorkItem, by: str) -> None:
+    if item.state != OPEN:
+        raise InvalidMessage("the item is in review: approve it, or send it back")
+    if item.assignee not in ("", by):
+        raise InvalidMessage(f"the item is assigned to {item.assignee!r}: assign it to yourself first")
+
+
+def _check_reviewer(item: WorkItem, by: str) -> None:
+    if item.state != REVIEW:
+        raise InvalidMessage("the item is not in review")
+    if item.author == by:
+        raise InvalidMessage("another person than its author has to review it")
+    if item.assignee not in ("", by):
+        raise InvalidMessage(f"the review is assigned to {item.assignee!r}: assign it to yourself first")
+
+
+# -- the transaction -----------------------------------------------------------------------------------------------
+
+
+def _change(number: int, version: int, by: str, kind: str, change: Change, comment: str, result: Any = None) -> None:
+    alias: str = settings.DATABASE
+    _checked(by, comment)
+    if result is not None:
+        check_result(alias, encode(result, "result"), settings.MAX_PAYLOAD_BYTES)
+    retries.run(alias, _changed, alias, number, version, by, kind, change, comment, result)
+
+
+def _checked(by: str, comment: str) -> None:
+    checked_text(by, "the user's name", USER_LENGTH)
+    checked_text(comment, "the comment", COMMENT_LENGTH)
+
+
+def _changed(
+    alias: str, number: int, version: int, by: str, kind: str, change: Change, comment: str, result: Any
+) -> None:
+    items = WorkItem.objects.using(alias)
+    item = items.defer(*HEAVY).filter(pk=number).exclude(state=DONE).first()
+    if item is None or item.version != version:
+        raise WorkItemChanged(CHANGED)
+    changes = change(item)
+    checked_text(changes["assignee"], "the assignee's name", USER_LENGTH)
+    now = {"version": version + 1, "updated_at": DatabaseNow()}
+    # Two that read the same version: the second one waits here for the first one's commit, and finds no such row.
+    if not items.filter(pk=number, version=version).update(**changes, **now):
+        raise WorkItemChanged(CHANGED)
+    event = WorkItemEvent(item=item, kind=kind, made_by=by, assignee=changes["assignee"], comment=comment or None)
+    event.result, event.deferred_until = result, changes.get("deferred_until")
+    event.save(using=alias, force_insert=True)
+    if changes.get("state") == DONE:
+        _publish_decision(item, by, changes)
+    _publish_notice(item, event)
+
+
+def _publish_decision(item: WorkItem, by: str, changes: dict[str, Any]) -> None:
+    """Publish the result, for which payload types hold, with the item that it is about in its headers."""
+    decisions = topic_options(item.topic).decisions
+    if decisions is None:
+        return
+    about = {
+        "id": item.pk,
+        "topic": item.topic,
+        "key": item.partition_key,
+        "message_id": item.message_id,
+        "offset": item.message_offset,
+        "group": item.consumer_group,
+        "reason": item.reason or "",
+        "author": changes.get("author", item.author),
+        "decided_by": by,
+    }
+    result = changes.get("result", item.result)
+    _publish(decisions, result, item.partition_key, f"work-item-{_numbered(item)}", {"work_item": about})
+
+
+def _publish_notice(item: WorkItem, event: WorkItemEvent) -> None:
+    """Publish what has been done, for those who should know."""
+    notices = topic_options(item.topic).notices
+    if notices is not None:
+        said = notice(item, event.kind, event.made_by, event.assignee, event.comment or "")
+        _publish(notices, said, item.partition_key, f"work-item-{_numbered(item)}-{event.pk}")
+
+
+def _numbered(item: WorkItem) -> str:
+    return numbered(item.pk, settings.shard_name(settings.DATABASE))
+
+
+def _publish(topic: str, payload: Any, key: str, id: str, headers: dict[str, Any] | None = None) -> None:
+    """Publish a message of which none may be left out: what two items of a key say is not the same, whatever
+    `unique_for` the topic has."""
+    if publish(topic, payload, key=key, id=id, headers=headers, unique_for=False, relay=True).status == IGNORED:
+        raise InvalidMessage(f"the topic {topic!r} has another message of the id {id!r} and the key {key!r} already")
