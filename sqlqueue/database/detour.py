@@ -22,7 +22,7 @@ from django.db import OperationalError, connections, transaction
 from sqlqueue.database.chunks import in_chunks
 from sqlqueue.database.error_codes import ELSEWHERE
 from sqlqueue.database.ids import Identity
-from sqlqueue.database.insert_sql import SLOTS, LogRow
+from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.validation import SCHEDULE_COLUMNS, scheduled
 from sqlqueue.database.weight import weight
@@ -39,7 +39,7 @@ LATEST = f"""
     WHERE topic = %s AND partition_key IN ({{marks}}) AND {ON_ITS_WAY}
 """
 # What a publish statement that was refused has locked is read as it is now. Index: the primary key.
-ANY_NAMED = "SELECT writer FROM sqlqueue_publish_gate WHERE slot IN (%s, %s) AND writer <> ''{share}"
+ANY_NAMED = "SELECT writer FROM sqlqueue_publish_gate WHERE slot = %s AND writer <> ''{share}"
 PUT = f"INSERT INTO sqlqueue_scheduled_message (id, created_at, due_at, {SCHEDULE_COLUMNS})"
 ROW = "(%s, COALESCE(%s, {now}), GREATEST({now}, COALESCE(%s, {now})), %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 ADDED = "SELECT topic, message_id, partition_key FROM sqlqueue_scheduled_message WHERE id BETWEEN %s AND %s"
@@ -66,7 +66,7 @@ def in_use(alias: str) -> bool:
 def is_named(alias: str, slot: int) -> bool:
     """Tell whether this row of the gate is there, and names a server. Without it a publish statement fails, rather than
     that a message takes the detour."""
-    return execute(alias, ANY_NAMED, (slot, slot + SLOTS)).fetchone() is not None
+    return execute(alias, ANY_NAMED, (slot,)).fetchone() is not None
 
 
 def put(alias: str, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity]:

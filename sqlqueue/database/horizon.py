@@ -22,7 +22,7 @@ it there fetches in a newer snapshot. It brings, to 40 consumers of a log in whi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,16 +42,11 @@ from sqlqueue.database.transactions import refusal
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 
 HIGHEST = 'SELECT MAX("offset"){proof} FROM sqlqueue_message'  # index: the primary key's end
-# The rows that no publisher holds, and the ends of those that there were when the statement began. Index: the primary
-# key.
-FREE = (
-    "SELECT slot, (SELECT MIN(slot) FROM sqlqueue_publish_gate WHERE slot >= 0),"
-    " (SELECT MAX(slot) FROM sqlqueue_publish_gate) FROM sqlqueue_publish_gate WHERE "
-)
+# The rows that no publisher holds. Index: the primary key.
+FREE = "SELECT slot FROM sqlqueue_publish_gate WHERE "
 # To a server of a cluster that is not the named one all rows seem to be held.
 PROBE = f"{FREE}slot >= 0{NONE_OR_HERE}{{proof}}{{skip}}"
 PROBE_SOME = f"{FREE}slot IN ({{slots}}){NONE_OR_HERE}{{proof}}{{skip}}"
-EXISTING = "SELECT slot FROM sqlqueue_publish_gate WHERE slot >= 0"  # index: the primary key
 HOLDERS = f"""
     SELECT virtualtransaction FROM pg_locks WHERE locktype = 'advisory' AND classid = {ADVISORY} AND objid = 0
     AND objsubid = 2 AND granted AND pid IS DISTINCT FROM PG_BACKEND_PID()
@@ -103,7 +98,6 @@ class Horizon:
         self._candidate = 0
         self._holders: set[Any] = set()  # the slots or transactions for which the candidate waits
         self._shared: int | None = None  # what the others can read, as of the last look; None: there is no row yet
-        self._unanswered = False  # none of those slots was free: held, or not there any more
 
     def probe(self, highest: int) -> int:
         """Probe once, without waiting; return the horizon. highest: a visible offset that was read before this call."""
@@ -164,25 +158,11 @@ class Horizon:
     def _held_slots(self) -> set[Any]:
         wanted = sorted(self._holders)
         text, asked = PROBE, []
-        if wanted and len(wanted) <= 32 and not self._unanswered:
+        if wanted and len(wanted) <= 32:
             text, asked = PROBE_SOME.replace("{slots}", ", ".join(["%s"] * len(wanted))), wanted
         proof, values = proof_condition(self.server)  # to another server they all seem to be held
         rows = execute(self.alias, text.replace("{proof}", proof), (*asked, *values)).fetchall()
-        self._unanswered = bool(asked) and not rows
-        there = self._slots(rows)
-        return (set(wanted) & there if wanted else there) - {slot for slot, _, _ in rows}
-
-    def _slots(self, rows: Sequence[Sequence[int]]) -> set[int]:
-        """Return the gate's rows that a publisher may hold. Those of the first generation are replaced by as many
-        others, and then deleted, each when no publisher holds it, when a topic is altered for the first time."""
-        if not rows:
-            return set(range(2 * SLOTS))
-        _, lowest, highest = rows[0]
-        if highest < SLOTS:
-            return set(range(SLOTS))
-        if lowest >= SLOTS:
-            return set(range(SLOTS, 2 * SLOTS))
-        return {slot for (slot,) in execute(self.alias, EXISTING).fetchall()}
+        return set(wanted or range(SLOTS)) - {slot for (slot,) in rows}
 
     def _publishing_transactions(self) -> set[Any]:
         proof, values = ("", ()) if self.server is None else self.server.proof()

@@ -193,17 +193,11 @@ def _gate(vendor: str, known: Known, at: int, conditions: Sequence[Condition]) -
         return "%s", [known.generation]
     if vendor == "sqlite":
         return CHECKED_TOPIC, [known.generation]
-    held: list[object] = [gate_slot(at, known), known.stored]
+    held: list[object] = [at, known.stored]
     held += [value for condition in conditions for value in condition]
     if not (conditions or known.named):
         return STEADY_TOPIC, held
     return (NAMED_TOPIC if known.named else GATED_TOPIC).replace("{in_epochs}", IN_EPOCH * len(conditions)), held
-
-
-def gate_slot(at: int, known: Known) -> int:
-    """Return the gate's row of a slot: publishers of the first generation have rows of their own, those of the versions
-    that knew no other. Their rows are gone once a topic has been altered, and an old publisher is refused."""
-    return at + SLOTS if known.generation else at
 
 
 def _copying(

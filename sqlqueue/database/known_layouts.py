@@ -9,7 +9,6 @@ from django.db import connections
 
 from sqlqueue.database.aside import aside
 from sqlqueue.database.generations import FIRST, OF_SLOT, PRESENT, Known, as_of
-from sqlqueue.database.insert_sql import SLOTS
 from sqlqueue.database.statements import execute
 
 __all__ = ["forget_layouts", "known_layouts", "learn"]
@@ -34,7 +33,7 @@ def learn(alias: str, at: int, before: Known) -> Known:
     transaction, whose snapshot may be older, and without locks: a layout was committed before its generation came into
     force, and never changes.
     """
-    generation = _generation(alias, at, before)
+    generation = _generation(alias, at)
     if generation is None or (generation == before.stored and not before.turning):
         return before
     with aside(alias) as execute_aside:
@@ -47,14 +46,8 @@ def learn(alias: str, at: int, before: Known) -> Known:
     return found
 
 
-def _generation(alias: str, at: int, before: Known) -> int | None:
+def _generation(alias: str, at: int) -> int | None:
     vendor = connections[alias].vendor
-    if vendor in PRESENT:
-        row = execute(alias, PRESENT[vendor]).fetchone()
-        return row[0] if row else None
-    # Where the statement looked; its row may have been replaced by the other one.
-    slots = (at, at + SLOTS) if not before.generation else (at + SLOTS, at)
-    for slot in slots:
-        if row := execute(alias, OF_SLOT, (slot,)).fetchone():
-            return int(row[0])
-    return None
+    text, values = (PRESENT[vendor], ()) if vendor in PRESENT else (OF_SLOT, (at,))
+    row = execute(alias, text, values).fetchone()
+    return int(row[0]) if row else None

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from django.db import Error, connections
 
 from sqlqueue.database.error_codes import ErrorKind, classify
-from sqlqueue.database.generations import PRESENT, stored
-from sqlqueue.database.insert_sql import NAMED, SLOTS
+from sqlqueue.database.generations import PRESENT
 from sqlqueue.database.sequence import SET, missing_right
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import ConfigurationError
@@ -30,13 +29,10 @@ MAKE_SEQUENCE = "CREATE SEQUENCE IF NOT EXISTS sqlqueue_generation MINVALUE 0 ST
 SHOW_SEQUENCE = "GRANT SELECT ON SEQUENCE sqlqueue_generation TO PUBLIC"
 USED = "SELECT PG_SEQUENCE_LAST_VALUE('sqlqueue_generation')"  # what publishers read: NULL before the first SETVAL
 NEWEST_LAYOUT = "SELECT MAX(generation) FROM sqlqueue_layout"
-WRITER = "SELECT MAX(writer) FROM sqlqueue_publish_gate WHERE slot >= 0"
 CHANGING = "SELECT id FROM sqlqueue_epoch_slot LIMIT 1"
 # A gate that names a server has its generations below 0, see generations.
 READ = "{greatest}(generation, -1 - generation)"
 WRITE = "CASE WHEN writer = '' THEN {number} ELSE -1 - {number} END"
-# It changes the row that a server takes over by: of a transaction of each the cluster fails one.
-STILL_NAMED = f"UPDATE sqlqueue_publish_gate SET renewals = renewals + 1 WHERE slot = {NAMED} AND writer = %s"
 HIGHEST = f"SELECT MAX({READ}) FROM sqlqueue_publish_gate WHERE slot >= 0"
 # Index of all: the primary key; (topic, slot).
 BEHIND = f"SELECT slot FROM sqlqueue_publish_gate WHERE slot >= 0 AND {READ} <> %s ORDER BY slot"
@@ -59,17 +55,16 @@ def make_sequence(alias: str) -> None:
         put_in_force(alias, 0)
 
 
-def newest_layout(alias: str) -> int | None:
-    """Return the newest generation of which there is a layout, which is in force or about to be; None without any."""
-    found = execute(alias, NEWEST_LAYOUT).fetchone()[0]
-    return None if found is None else int(found)
+def newest_layout(alias: str) -> int:
+    """Return the newest generation of which there is a layout, which is in force or about to be; 0 without any."""
+    return execute(alias, NEWEST_LAYOUT).fetchone()[0] or 0
 
 
 def catch_up(alias: str) -> None:
     """Let the newest layout's generation hold where what holds it is behind, and no change is under way: a dump may
     bring the layouts alone, and neither tables nor logical replication bring the sequence. Publishers would go back to
     an epoch that has ended. Raises ConfigurationError if the database's user may not."""
-    newest = newest_layout(alias) or 0
+    newest = newest_layout(alias)
     if not newest or execute(alias, CHANGING).fetchone():
         return  # the process that carries the change on does it
     if connections[alias].vendor == "postgresql":
@@ -77,13 +72,7 @@ def catch_up(alias: str) -> None:
             refuse_who_may_not(alias)
             put_in_force(alias, newest)
     elif gate_rows_behind(alias, newest):
-        execute(alias, "DELETE FROM sqlqueue_publish_gate WHERE slot >= 0 AND slot < %s", (first_slot(alias, newest),))
         put_in_force(alias, newest)
-
-
-def first_slot(alias: str, generation: int) -> int:
-    """Return the first row of the gate that publishers of a generation use."""
-    return SLOTS if generation and dialect(alias).slotted else 0
 
 
 def newest_generation(alias: str) -> int:
@@ -111,32 +100,16 @@ def put_in_force(alias: str, generation: int) -> None:
         )
 
 
-def add_gate_rows(alias: str, generation: int) -> None:
-    """Add the rows that publishers of any generation but the first use, in the caller's transaction. Raises
-    ConfigurationError if another server is about to be named."""
-    writer = execute(alias, WRITER).fetchone()[0] or ""
-    if writer and not execute(alias, STILL_NAMED, (writer,)).rowcount:
-        raise ConfigurationError("another server of the cluster is about to be named: try again")
-    number = stored(generation) if writer else generation
-    rows = [(slot, number, writer) for slot in range(SLOTS, 2 * SLOTS)]
-    marks = ", ".join(["(%s, %s, %s)"] * len(rows))
-    text = f"INSERT INTO sqlqueue_publish_gate (slot, generation, writer) VALUES {marks}"
-    execute(alias, text, [value for row in rows for value in row])
-
-
 def gate_rows_behind(alias: str, generation: int) -> list[int]:
     """Return the gate's rows of another generation."""
     return [slot for (slot,) in execute(alias, BEHIND, (generation,)).fetchall()]
 
 
 def switch_gate_rows(alias: str, generation: int, slots: Sequence[int], wait: bool = False) -> int:
-    """Turn those of the gate's rows that no publisher holds, in the caller's transaction; return how many. Those of the
-    first generation are deleted: others have taken their place. wait: for WAIT seconds if all are held."""
+    """Turn those of the gate's rows that no publisher holds, in the caller's transaction; return how many.
+    wait: for WAIT seconds if all are held."""
     free = _locked(alias, "sqlqueue_publish_gate", "slot", slots, wait)
-    former = [slot for slot in free if slot < SLOTS]
-    if former:
-        execute(alias, dialect(alias).delete("sqlqueue_publish_gate", "slot", len(former)), former)
-    _switch(alias, "sqlqueue_publish_gate", "slot", SWITCH, generation, [slot for slot in free if slot >= SLOTS])
+    _switch(alias, "sqlqueue_publish_gate", "slot", SWITCH, generation, free)
     return len(free)
 
 

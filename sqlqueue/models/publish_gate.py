@@ -12,7 +12,7 @@ from sqlqueue.database.gate import DUTIES
 from sqlqueue.database.generations import read, stored
 from sqlqueue.database.insert_sql import NAMED, SERVER_LENGTH, SLOTS
 from sqlqueue.database.statements import execute
-from sqlqueue.database.turning import catch_up, first_slot, make_sequence, newest_layout
+from sqlqueue.database.turning import catch_up, make_sequence, newest_layout
 
 THERE = "SELECT slot, generation, writer FROM sqlqueue_publish_gate"
 
@@ -39,18 +39,15 @@ class PublishGate(models.Model):
 
 
 def fill(using: str) -> None:
-    """Add missing rows: after every migrate, and after a test has flushed the tables. Once a topic has been altered,
-    MySQL has other slots, and those of the first generation never come back: an old publisher would use them."""
+    """Add missing rows: after every migrate, and after a test has flushed the tables."""
     make_sequence(using)
     catch_up(using)
     there = {slot: (generation, writer) for slot, generation, writer in execute(using, THERE).fetchall()}
     generation = max([read(generation) for slot, (generation, _) in there.items() if slot >= 0], default=None)
     writer = max([writer for _, writer in there.values()], default="")
-    newest = newest_layout(using)
     if generation is None:
-        generation = newest or 0
-    first = first_slot(using, generation)
-    missing = set(range(first, first + SLOTS)).difference(there)
+        generation = newest_layout(using)
+    missing = set(range(SLOTS)).difference(there)
     _insert(using, missing, stored(generation) if writer else generation, writer)
     _insert(using, set(DUTIES).difference(there), 0)
     _insert(using, {NAMED}.difference(there), 0, writer)

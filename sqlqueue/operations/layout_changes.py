@@ -49,14 +49,11 @@ def insert_turning(alias: str, topic: str, later: Block) -> None:
     """Insert a layout to which the keys of the present one are about to go over, and their slots (MySQL)."""
     layouts = Layout.objects.using(alias)
     present = open_block(alias, topic)
-    before = turning.newest_generation(alias)
-    generation = _next(alias, before)
+    generation = _next(alias, turning.newest_generation(alias))
     layouts.create(topic=topic, generation=generation, phase=Layout.TURNING, **later._asdict())
     EpochSlot.objects.using(alias).bulk_create(
         [EpochSlot(topic=topic, slot=slot, epoch=present.epoch) for slot in range(EPOCH_SLOTS)]
     )
-    if turning.first_slot(alias, before) != turning.first_slot(alias, generation):
-        turning.add_gate_rows(alias, generation)
 
 
 def _next(alias: str, present: int) -> int:

@@ -5,28 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlqueue.database.insert_sql import SLOTS
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.models.partition_lease import WAITS
 from sqlqueue.stats import sampling
 
-# One row for each (group, topic, partition, priority). The gate's slots are the numbers of the priorities, from
-# the first one of those that publishers use; without the range that all topics have, all of them would be read for each
-# lease. Index: the unique keys of groups, leases and offsets; the gate's primary key.
+# One row for each (group, topic, partition, priority). The gate's slots are the numbers of the priorities;
+# without the range that all topics have, all of them would be read for each lease. Index: the unique keys of groups,
+# leases and offsets; the gate's primary key.
 PARTITIONS = """
-    SELECT g.topic, g.consumer_group, l."partition", {priority}, COALESCE(o.position, g.start),
+    SELECT g.topic, g.consumer_group, l."partition", n.slot, COALESCE(o.position, g.start),
     COALESCE(o.offset_acked, g.start), COALESCE(o.claimed_to, g.start), {settled},
     l.holder <> '' AND l.valid_until > {now}, g.paused OR t.paused,
     l.holder = '{waits}', l.holder
     FROM sqlqueue_consumer_group g JOIN sqlqueue_topic t ON t.name = g.topic
     JOIN sqlqueue_partition_lease l ON l.topic = g.topic AND l.consumer_group = g.consumer_group
-    JOIN sqlqueue_publish_gate n ON n.slot >= {first} AND n.slot < {first} + t.priorities
-    AND n.slot BETWEEN {first} AND {first} + (SELECT MAX(priorities) - 1 FROM sqlqueue_topic)
+    JOIN sqlqueue_publish_gate n ON n.slot < t.priorities
+    AND n.slot BETWEEN 0 AND (SELECT MAX(priorities) - 1 FROM sqlqueue_topic)
     LEFT JOIN sqlqueue_offset o ON o.topic = g.topic AND o.consumer_group = g.consumer_group
-    AND o."partition" = l."partition" AND o.priority = {priority}
+    AND o."partition" = l."partition" AND o.priority = n.slot
 """
-FIRST_SLOT = "(SELECT CASE WHEN MAX(slot) < {slots} THEN 0 ELSE {slots} END FROM sqlqueue_publish_gate)"
-PRIORITY = "n.slot - {slots} * (n.slot {div} {slots})"
 ONE_TOPIC = " WHERE g.topic = %s"
 ONE_GROUP = " WHERE g.topic = %s AND g.consumer_group = %s"
 # The first message above an offset: the oldest that is not acked. Index: (topic, partition, priority, offset).
@@ -68,13 +65,7 @@ def partitions_of(alias: str, topic: str, group: str = "") -> list[StoredPartiti
 
 
 def _read(alias: str, statement: str, values: Sequence[object]) -> list[StoredPartition]:
-    text = (
-        statement.replace("{first}", FIRST_SLOT)
-        .replace("{priority}", PRIORITY)
-        .replace("{slots}", str(SLOTS))
-        .replace("{waits}", WAITS)
-    )
-    text = text.replace("{settled}", dialect(alias).remaining("o.updated_at"))
+    text = statement.replace("{waits}", WAITS).replace("{settled}", dialect(alias).remaining("o.updated_at"))
     rows = execute(alias, text, values).fetchall()
     return [
         StoredPartition._make(

@@ -10,7 +10,7 @@ from collections import defaultdict
 
 import pytest
 from django.db import connection, connections, transaction
-from django.db.utils import DatabaseError, IntegrityError
+from django.db.utils import DatabaseError
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import NewMessage, publish, publish_many
@@ -21,7 +21,7 @@ from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.change_state import under_way
 from sqlqueue.log.layouts import epochs
 from sqlqueue.log.topics import forget_topics
-from sqlqueue.models import EpochEnd, EpochSlot, Layout, Message, PublishGate, Topic
+from sqlqueue.models import EpochEnd, EpochSlot, Layout, Message, Topic
 from sqlqueue.operations.drop import drop
 from sqlqueue.operations.repartition import STUBBORN, Repartition, abort, begin
 from tests.processes import wait_until
@@ -189,35 +189,6 @@ def test_it_can_be_aborted_until_the_first_keys_have_gone_over() -> None:
         abort("default", TOPIC)
     finish()
     assert [(one.number, one.base, one.partitions) for one in epochs("default", TOPIC)] == [(0, 0, 4), (2, 10, 6)]
-
-
-@SLOTTED
-def test_the_statement_of_a_former_version_fails_loudly() -> None:
-    """It takes one of the slots 0 to 255, and compares no generation."""
-    former = (
-        "INSERT INTO sqlqueue_message (topic, `partition`, partition_key, message_id, payload) VALUES"
-        " (IF((SELECT slot FROM sqlqueue_publish_gate WHERE slot = %s LOCK IN SHARE MODE) >= 0, %s, NULL),"
-        " %s, %s, %s, %s)"
-    )
-
-    def publish_as_before(slot: int) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute(former, [slot, TOPIC, 0, "a", f"{time.monotonic()}", "1"])
-
-    publish_as_before(7)
-    alter(6)
-    for slot in range(insert_sql.SLOTS):
-        with pytest.raises(IntegrityError):
-            publish_as_before(slot)
-    with OpenTransaction() as one, pytest.raises(DatabaseError):
-        one.do(lambda: publish_as_before(3))
-    assert Message.objects.count() == 1
-    from sqlqueue.models.publish_gate import fill
-
-    fill("default")  # after every migrate
-    with pytest.raises(IntegrityError):
-        publish_as_before(7)
-    assert PublishGate.objects.filter(slot__gte=0).count() == insert_sql.SLOTS
 
 
 def test_a_dropped_topic_goes_on_with_its_last_partitions() -> None:

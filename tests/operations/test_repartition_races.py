@@ -11,7 +11,6 @@ from django.db import connections, transaction
 
 from sqlqueue import NewMessage, publish, publish_many, publish_on_commit
 from sqlqueue.database import gate, insert_sql, known_layouts, retries, turning
-from sqlqueue.database.insert_sql import SLOTS
 from sqlqueue.log.change_state import under_way
 from sqlqueue.models import Message, Topic
 from sqlqueue.operations import repartition
@@ -63,8 +62,8 @@ def last_row(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
             another.submit(connections.close_all).result()
 
     turn(others)
-    known_layouts.learn(ALIAS, others[0] - SLOTS, known_layouts.known_layouts(ALIAS))
-    monkeypatch.setattr(insert_sql, "slot", lambda: last - SLOTS)
+    known_layouts.learn(ALIAS, others[0], known_layouts.known_layouts(ALIAS))
+    monkeypatch.setattr(insert_sql, "slot", lambda: last)
     return lambda: turn([last])
 
 
