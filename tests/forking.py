@@ -136,7 +136,10 @@ def fork_server() -> socket.socket:
 
     def end() -> None:
         ours.close()
-        server.wait()
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:  # something that a test has left behind could still ask it
+            server.kill()
 
     atexit.register(end)
     return ours
