@@ -19,8 +19,7 @@ NEEDED = [
     "Scheduled messages",
     "Periodic schedules",
     "Batches",
-    "Replays",
-    "Reschedulings",
+    "Requests",
 ]
 INTERNALS = [
     "Subscribers",
