@@ -14,9 +14,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from sqlqueue.core.hours import Columns, merged
 from sqlqueue.spark.analytics import days_of, errors_by_hour, hourly, of_days
-from sqlqueue.spark.archive_rows import MESSAGES, RECEIPTS, write_parquet
+from sqlqueue.spark.archive_rows import MESSAGES, RECEIPTS, utc_day, write_parquet
 from sqlqueue.spark.topic_rows import TopicRows
-from sqlqueue.spark.utc import utc_day
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
 from sqlqueue.core.fingerprint import fingerprint
-from sqlqueue.spark.utc import utc_day, utc_hour
+from sqlqueue.spark.archive_rows import utc_day, utc_hour
 
 OUTCOMES: Final = ("acked", "retried", "postponed", "dead")
 PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}

@@ -1,4 +1,5 @@
-"""The archive's rows: the columns of its files, and totals by which two DataFrames are compared."""
+"""The archive's rows: the columns of its files, days and hours in UTC whatever the session's time zone is, and totals
+by which two DataFrames are compared."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from sqlqueue.spark.utc import utc_day
-
+HOUR = 3_600_000_000  # microseconds
+DAY = 24 * HOUR
 SCHEMA_VERSION: Final = 2
 ADDED_IN: Final = {"body": 2}  # in which version of the schema a column was added
 MESSAGES, RECEIPTS = "messages", "receipts"
@@ -127,3 +128,18 @@ def write_parquet(rows: DataFrame, path: str, *parts: str, replace: bool = False
     if replace:
         writer = writer.mode("overwrite").option("partitionOverwriteMode", "dynamic")
     writer.parquet(path)
+
+
+def utc_hour(column: str) -> Column:
+    """Return the hours that times lie in, as times."""
+    return F.timestamp_micros(_floor(column, HOUR))
+
+
+def utc_day(column: str) -> Column:
+    """Return the days that times lie in, as YYYY-MM-DD."""
+    return F.date_from_unix_date((_floor(column, DAY) / F.lit(DAY)).cast("int")).cast("string")
+
+
+def _floor(column: str, unit: int) -> Column:
+    at = F.unix_micros(F.col(column))
+    return at - F.pmod(at, F.lit(unit))

@@ -8,9 +8,8 @@ from datetime import date, timedelta
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sqlqueue.spark.archive_rows import MESSAGES, OFFSET_COLUMN, RECEIPTS, TIME_COLUMN
+from sqlqueue.spark.archive_rows import MESSAGES, OFFSET_COLUMN, RECEIPTS, TIME_COLUMN, utc_day
 from sqlqueue.spark.storage import Archive
-from sqlqueue.spark.utc import utc_day
 
 DEAD_LETTERS = "dead_letters"
 

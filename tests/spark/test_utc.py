@@ -10,9 +10,8 @@ from pyspark.sql import functions as F
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.spark import options
 from sqlqueue.spark.analytics import days_of, of_days
-from sqlqueue.spark.archive_rows import archived
+from sqlqueue.spark.archive_rows import archived, utc_hour
 from sqlqueue.spark.rehydrate import in_range
-from sqlqueue.spark.utc import utc_hour
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(900)]
 
