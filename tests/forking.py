@@ -115,7 +115,9 @@ def start_python(
 def can_be_forked(env: dict[str, str]) -> bool:
     """Say whether a forked process can be what this environment makes of a new interpreter."""
     own = {name for name in env if name.startswith(("PYTHON", "LD_")) and name not in GIVEN}
-    return all(env[name] == os.environ.get(name) for name in own)
+    folders = [Path(path) for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
+    customized = any((folder / "sitecustomize.py").exists() for folder in folders)  # which only a start runs
+    return not customized and all(env[name] == os.environ.get(name) for name in own)
 
 
 @functools.cache
