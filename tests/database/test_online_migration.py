@@ -15,6 +15,7 @@ from django.db.migrations.state import ProjectState
 
 from sqlqueue import migrations, publish
 from sqlqueue.database import online_migration
+from sqlqueue.database.tables import OF_DEVELOPMENT
 from sqlqueue.models import Message
 from tests.transactions import OpenTransaction
 
@@ -89,6 +90,7 @@ def test_the_sessions_own_lock_timeout_comes_back_after_a_migration() -> None:
 
 def test_every_migration_of_tables_that_are_in_use_waits_briefly() -> None:
     names = {module.name for module in pkgutil.iter_modules(migrations.__path__)} - NEW_TABLES_ONLY
+    assert OF_DEVELOPMENT not in names
     for name in names:
         migration = importlib.import_module(f"sqlqueue.migrations.{name}").Migration
         assert issubclass(migration, online_migration.Migration), f"{name}: derive it from online_migration.Migration"
