@@ -46,7 +46,7 @@ DATABASE_postgresql-streaming := postgresql
 DATABASE_galera := mariadb
 DATABASE_galera-writable := mariadb
 DATABASE_group-replication := mysql
-DATABASE_shards := mariadb
+DATABASE_databases := mariadb
 STAMP_sqlite := .test
 STAMP_mariadb := .mysql
 STAMP_mysql := .mysql
@@ -116,7 +116,7 @@ test-cluster: system system-mysql system-postgresql system-spark $(VENV)/.postgr
 	env -u DATABASE_URL DATABASE=postgresql LONG=1 $(PYTEST) tests/spark/test_cluster.py
 
 test-long: system system-topologies system-spark system-browser $(VENV)/.mysql $(VENV)/.spark $(VENV)/.browser ## What takes longest in the suite, which make test leaves out: on MariaDB and SQLite
-	env -u DATABASE_URL DATABASE=mariadb LONG=1 $(PYTEST) -m long tests/database tests/faults tests/management tests/shards tests/soak tests/protocol tests/spark
+	env -u DATABASE_URL DATABASE=mariadb LONG=1 $(PYTEST) -m long tests/database tests/faults tests/management tests/databases tests/soak tests/protocol tests/spark
 	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/database tests/faults tests/management tests/soak tests/protocol
 	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/browser
 
@@ -134,8 +134,8 @@ screenshots: system-browser $(VENV)/.browser ## Make the pictures in docs/images
 
 # The database that is put under fire: that of TOPOLOGY, if one is named.
 UNDER_FIRE := $(if $(TOPOLOGY),$(DATABASE_$(TOPOLOGY)),$(DATABASE))
-soak: $(SYSTEM_$(UNDER_FIRE)) $(if $(TOPOLOGY),system-topologies) system-faketime $(VENV)/$(STAMP_$(UNDER_FIRE)) ## Put it under fire (MINUTES=20 DATABASE=mariadb|mysql|postgresql|sqlite SEED=any PHASES=all|none|burst,…; TOPOLOGY=galera, …: with failovers; shards)
-	$(if $(UNDER_FIRE),,$(error TOPOLOGY is one of mariadb-async, mariadb-semisync, postgresql-streaming, galera, galera-writable, group-replication, shards))
+soak: $(SYSTEM_$(UNDER_FIRE)) $(if $(TOPOLOGY),system-topologies) system-faketime $(VENV)/$(STAMP_$(UNDER_FIRE)) ## Put it under fire (MINUTES=20 DATABASE=mariadb|mysql|postgresql|sqlite SEED=any PHASES=all|none|burst,…; TOPOLOGY=galera, …: with failovers; databases)
+	$(if $(UNDER_FIRE),,$(error TOPOLOGY is one of mariadb-async, mariadb-semisync, postgresql-streaming, galera, galera-writable, group-replication, databases))
 	env -u DATABASE_URL MYSQL_FOLDER="$(abspath $(MYSQL_FOLDER))" $(BIN)/python -m tests.soak --minutes=$(MINUTES) \
 		$(if $(TOPOLOGY),--topology=$(TOPOLOGY),--database=$(DATABASE)) $(addprefix --seed=,$(SEED)) $(addprefix --phases=,$(PHASES))
 

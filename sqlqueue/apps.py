@@ -23,11 +23,14 @@ class SqlqueueConfig(AppConfig):
     def ready(self) -> None:
         """Connect the receivers and register the checks."""
         from sqlqueue import checks, deploy_checks, topic_checks  # noqa: F401  the import registers them
+        from sqlqueue.consumers import relays
+        from sqlqueue.consumers.registry import registry
         from sqlqueue.database.tables import refuse_development_version
         from sqlqueue.monitoring import logs
         from sqlqueue.tasks import set_up
 
         logs.connect()
+        relays.connect(registry)
         set_up.connect()
         if find_spec("prometheus_client") is not None:
             from sqlqueue.monitoring import metrics

@@ -134,13 +134,13 @@ def check_aliases(**kwargs: Any) -> list[CheckMessage]:
         found.append(Error(text, hint=hint, id="sqlqueue.E023"))
     engines = {alias: connections.settings[alias]["ENGINE"] for alias in settings.aliases}
     if len(set(engines.values())) > 1:
-        text = f"the shards are databases of several kinds: {engines}"
+        text = f"the queue's databases are of several kinds: {engines}"
         hint = "A message has to fit where it is relayed to, or moved: let all of them be of one kind."
         found.append(Error(text, hint=hint, id="sqlqueue.E028"))
-    if settings.sharded and not all(
+    if settings.several and not all(
         router.allow_migrate(other, label) for other in settings.aliases for label in labels()
     ):
-        text = "the shards' tables cannot be made: no database router lets sqlqueue migrate on their aliases"
+        text = "the queue's tables cannot be made: no database router lets sqlqueue migrate on all of its databases"
         hint = "Add 'sqlqueue.database.router.Router' to DATABASE_ROUTERS, before the others."
         found.append(Error(text, hint=hint, id="sqlqueue.E022"))
     for other, label in elsewhere.items():
@@ -254,7 +254,7 @@ def _of_server(alias: str) -> list[CheckMessage]:
     try:
         return [_message(problem) for problem in findings(alias)]
     except DatabaseError as error:
-        which = f" {alias!r}" if settings.sharded else ""
+        which = f" {alias!r}" if settings.several else ""
         return [Error(f"the queue's database{which} does not answer: {error}", id="sqlqueue.E008")]
 
 
@@ -295,10 +295,9 @@ def _of_sequence(alias: str) -> list[CheckMessage]:
         f"the log's sequence stands at offset {mark.last_issued}, and {mark.column} is at {mark.known}: it fell back "
         "(a restore, a failover, TRUNCATE), and what is published next would not be delivered"
     )
-    shard = f" --shard {settings.shard_name(alias)}" if settings.sharded else ""
-    where = f" --database {alias}" if settings.sharded else ""
+    where = f" --database {alias}" if settings.several else ""
     hint = (
-        f"Stop the consumers and run `python manage.py queuerecover{shard}`, which raises it and lets nothing count "
+        f"Stop the consumers and run `python manage.py queuerecover{where}`, which raises it and lets nothing count "
         f"that processes knew of the former log (`migrate sqlqueue{where}` only raises it). Then replay what was "
         "published meanwhile."
     )

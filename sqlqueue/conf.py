@@ -16,12 +16,13 @@ from django.db import connections
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.periodic import PERIODIC_TOPIC, ScheduleDefinition
+from sqlqueue.core.relay import is_relay_topic
 from sqlqueue.core.setting.health import HealthLimits
 from sqlqueue.core.setting.queue import ParsedSetting, QueueOptions, read
 from sqlqueue.core.setting.topics import TopicOptions
 from sqlqueue.exceptions import ConfigurationError
 
-_at_work: ContextVar[str] = ContextVar("sqlqueue_shard", default="")  # the alias of the shard that is worked on
+_at_work: ContextVar[str] = ContextVar("sqlqueue_database", default="")  # the alias of the log that is worked on
 
 
 class Settings:
@@ -32,7 +33,7 @@ class Settings:
         # Returns the topics that another setting declares (TASKS), each with the priorities that it has unless TOPICS
         # says otherwise.
         self.declared_elsewhere: Callable[[], Mapping[str, int]] = dict
-        self._served = ""  # the alias of the shard that this process serves
+        self._served = ""  # the alias of the log that this process serves
 
     @cached_property
     def _read(self) -> ParsedSetting:
@@ -54,53 +55,44 @@ class Settings:
         """The setting as it was read; another object once it has been read again."""
         return self._read
 
-    # -- shards -------------------------------------------------------------------------------------------------------
+    # -- databases ----------------------------------------------------------------------------------------------------
 
     @property
     def DATABASE(self) -> str:
-        """The alias of the shard that is worked on: the one that this process serves, or this context is on (see
-        `at`), else `home`."""
+        """The alias of the log that is worked on: the one that this process serves, or this context is on (see `at`),
+        else `home`."""
         return _at_work.get() or self._served or self.home
 
     @property
     def home(self) -> str:
-        """The alias that the setting names: of the one shard, or with SHARDS of the one that has what is on one shard
-        only."""
+        """The alias that the setting names: of the log that has tasks, batches and schedules."""
         return str(self._read.options.DATABASE)
 
     @property
-    def shards(self) -> Mapping[str, str]:
-        """The aliases of the shards by their names; empty without SHARDS."""
-        return self._read.shards
-
-    @property
-    def sharded(self) -> bool:
-        """Whether there are several shards."""
-        return len(self._read.shards) > 1
-
-    @property
     def aliases(self) -> tuple[str, ...]:
-        """The aliases of all shards."""
-        return tuple(self._read.shards.values()) or (self.home,)
+        """The aliases of all databases that have a log, `home` first: those that topics name."""
+        return self._read.aliases
 
-    def shard_name(self, alias: str) -> str:
-        """Return the name of the shard of this alias; "" without SHARDS."""
-        shards = self._read.shards
-        return next((name for name, each in shards.items() if each == alias), "") if shards else ""
+    @property
+    def several(self) -> bool:
+        """Whether there are several logs."""
+        return len(self._read.aliases) > 1
 
-    def shards_of(self, topic: str) -> tuple[str, ...]:
-        """Return the names of the shards that a new topic's keys are spread over, in order: those that TOPICS names, or
-        all. What the queue itself publishes (ticks, tasks) is on DATABASE's shard."""
-        own = topic if self.names(topic) else topic.removesuffix(DEAD_LETTER_SUFFIX)
-        if (named := self._read.topics.get(own)) is not None and named.shards:
-            return tuple(named.shards)
-        if own == PERIODIC_TOPIC or own in self.declared_elsewhere():
-            return (self.shard_name(self.home),)
-        return tuple(sorted(self._read.shards))
+    def label(self, alias: str) -> str:
+        """Return an alias as it is shown where there are several logs; "" if there is one only."""
+        return alias if self.several else ""
+
+    def databases_of(self, topic: str) -> tuple[str, ...]:
+        """Return the aliases of the databases that a topic's keys are spread over, in order. Dead letters are where
+        their topic's messages are; what is on its way to a database is on each other one."""
+        if is_relay_topic(topic):
+            return (self.DATABASE,)
+        named = self._read.topics.get(topic.removesuffix(DEAD_LETTER_SUFFIX))
+        return tuple(named.databases) if named is not None and named.databases else (self.home,)
 
     @contextmanager
     def at(self, alias: str) -> Iterator[None]:
-        """Let DATABASE be this shard's alias in this block, for this thread."""
+        """Let DATABASE be this alias in this block, for this thread."""
         token = _at_work.set(alias)
         try:
             yield
@@ -108,12 +100,12 @@ class Settings:
             _at_work.reset(token)
 
     @property
-    def is_at_shard(self) -> bool:
+    def is_at_database(self) -> bool:
         """Whether this thread is in a block of `at`."""
         return bool(_at_work.get())
 
     def serve(self, alias: str) -> None:
-        """Let DATABASE be this shard's alias in this whole process, which consumes there."""
+        """Let DATABASE be this alias in this whole process, which consumes there."""
         self._served = alias
 
     # -- topics -------------------------------------------------------------------------------------------------------
@@ -121,6 +113,8 @@ class Settings:
     def topic(self, name: str) -> TopicOptions:
         """Return the options of a topic, whether TOPICS names it or not."""
         options, named = self._read.options, self._read.topics.get(name)
+        if is_relay_topic(name):  # collected once acked
+            return TopicOptions(1, 1, 0.0, options.HISTORY)
         if named is not None and "priorities" in options.TOPICS[name]:
             return named
         priorities = self.declared_elsewhere().get(name, 1)
@@ -156,11 +150,18 @@ class Settings:
         if reading.problems:
             return reading.problems
         named = {"DATABASE": reading.options.DATABASE}
-        named |= {f"SHARDS[{name!r}]": alias for name, alias in reading.shards.items()}
+        for topic, options in reading.topics.items():
+            named |= {f"TOPICS[{topic!r}]['databases'] ({alias!r})": alias for alias in options.databases}
         if reading.options.READ_ALIAS is not None:
             named["READ_ALIAS"] = reading.options.READ_ALIAS
         known = ", ".join(connections)
+        of_home = {PERIODIC_TOPIC, *self.declared_elsewhere()} & reading.topics.keys()
         return [
+            f"TOPICS[{topic!r}]['databases'] cannot be {list(reading.topics[topic].databases)}: tasks and periodic "
+            f"schedules are on DATABASE, {reading.options.DATABASE!r}"
+            for topic in sorted(of_home)
+            if reading.topics[topic].databases not in ((), (reading.options.DATABASE,))
+        ] + [
             f"{name} names the alias {alias!r}, which DATABASES does not have; it has: {known}"
             for name, alias in named.items()
             if alias not in connections
@@ -168,12 +169,12 @@ class Settings:
 
     @property
     def reading_alias(self) -> str:
-        """The alias for what only looks: READ_ALIAS, a replica of the shard that `home` names, or DATABASE without one
-        and on other shards. What it finds may be behind: nothing that changes the queue may follow from it."""
+        """The alias for what only looks: READ_ALIAS, a replica of `home`, or DATABASE without one and
+        on other logs. What it finds may be behind: nothing that changes the queue may follow from it."""
         return str(self.READ_ALIAS or self.home) if self.home == self.DATABASE else self.DATABASE
 
     def is_replica(self, alias: str) -> bool:
-        """Tell whether an alias is READ_ALIAS, and not a shard's own."""
+        """Tell whether an alias is READ_ALIAS, and not one of a log."""
         return alias == self.READ_ALIAS and alias not in self.aliases
 
     def given_alias(self) -> str:

@@ -22,18 +22,19 @@ class InvalidMessage(SqlqueueError, ValueError):
 
 
 class PartlyPublished(SqlqueueError):
-    """publish_many has published the messages of some shards, and others have failed. failed: the errors by shard;
-    unpublished: the positions, from 0, of the messages that are not published, as far as is known: where the connection
-    was lost they may be, which their ids, if they have any, sort out when they are published again."""
+    """publish_many has published the messages of some databases, and others have failed. failed: the errors by
+    database; unpublished: the positions, from 0, of the messages that are not published, as far as is known: where the
+    connection was lost they may be, which their ids, if they have any, sort out when they are published again."""
 
     def __init__(self, topic: str, failed: Mapping[str, Exception], unpublished: Sequence[int]):
         super().__init__(topic, failed, unpublished)
         self.topic, self.failed, self.unpublished = topic, dict(failed), list(unpublished)
 
     def __str__(self) -> str:
-        errors = "; ".join(f"shard {shard!r}: {error}" for shard, error in self.failed.items())
+        errors = "; ".join(f"database {database!r}: {error}" for database, error in self.failed.items())
         return (
-            f"{len(self.unpublished)} messages of topic {self.topic!r} are not published, those of other shards are: "
+            f"{len(self.unpublished)} messages of topic {self.topic!r} are not published, those of other databases"
+            f" are: "
             f"publish those at the positions in `unpublished` again ({errors})"
         )
 

@@ -21,7 +21,7 @@ deliveries_dispatched = Signal()  # group, topic, partition, count
 messages_filtered = Signal()  # group, topic, partition, count: acked without a handler, by the consumer's filter
 deliveries_settled = Signal()  # group, topic, partition, attempts (of core.settle_plan: SettledAttempt)
 
-message_published = Signal(use_caching=True)  # topic, count, shard (its name; "" without SHARDS)
+message_published = Signal(use_caching=True)  # topic, count, database (its name; "" if there is one log only)
 delivery_settled = Signal()  # group, topic, partition, offset, outcome, attempt, seconds, error
 delivery_failed = Signal()  # the same arguments, only for the outcome "retried"
 dead_lettered = Signal()  # group, topic, partition, offset, attempt, error
@@ -30,7 +30,9 @@ lease_released = Signal()  # subscriber, group, topic, partitions
 lease_lost = Signal()  # subscriber, group, topic, partition, why (a sentence)
 subscriber_started = Signal()  # subscriber, subscriptions
 subscriber_stopped = Signal()  # subscriber
-process_died = Signal()  # child (its process id), subscriber, exit (-9: signal 9), lived, restart_in (seconds), shard
+process_died = (
+    Signal()
+)  # child (its process id), subscriber, exit (-9: signal 9), lived, restart_in (seconds), database
 messages_collected = Signal()  # topic, count
 results_collected = Signal()  # count
 group_away = Signal()  # group, topic: no process serves it, and collection waits for it

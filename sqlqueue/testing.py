@@ -12,11 +12,11 @@ from typing import Any
 from django.db import connections
 
 from sqlqueue.conf import settings
+from sqlqueue.consumers.database_consumers import of_database
 from sqlqueue.consumers.inline_executor import Failures
 from sqlqueue.consumers.periodic import declared
 from sqlqueue.consumers.pools import InlinePool
 from sqlqueue.consumers.registry import Consumer, registry
-from sqlqueue.consumers.shard_consumers import of_shard
 from sqlqueue.consumers.subscriber import Subscriber, refuse_transaction
 from sqlqueue.core.periodic import tick_id
 from sqlqueue.database import clock
@@ -26,7 +26,6 @@ from sqlqueue.log.calls import carried_out
 from sqlqueue.log.due_times import move, next_due
 from sqlqueue.log.groups import EARLIEST
 from sqlqueue.log.publish import publish
-from sqlqueue.log.relay_moves import move as move_relayed
 from sqlqueue.log.schedule import move_due
 from sqlqueue.log.status import with_work
 from sqlqueue.models import Message, PeriodicSchedule, ScheduledMessage
@@ -60,10 +59,10 @@ def drain(
     timeout = seconds(timeout, "timeout")
     registry.discover()
     consumers = registry.select(groups, topics)
-    if settings.sharded:
+    if settings.several:
         if (until, ahead) != (None, None):
-            raise ConfigurationError("time cannot be let pass on several shards: leave out until and ahead")
-        return _drain_shards(consumers, timeout, Failures(raise_errors))
+            raise ConfigurationError("time cannot be let pass on several databases: leave out until and ahead")
+        return _drain_databases(consumers, timeout, Failures(raise_errors))
     alias = settings.DATABASE
     end = _end(alias, until, ahead)
     deadline, failures = time.monotonic() + timeout, Failures(raise_errors)
@@ -74,19 +73,15 @@ def drain(
     return settled
 
 
-def _drain_shards(consumers: Sequence[Consumer], timeout: float, failures: Failures) -> int:
-    """Drain one shard after another, until none has anything left."""
+def _drain_databases(consumers: Sequence[Consumer], timeout: float, failures: Failures) -> int:
+    """Drain one database after another, until none has anything left."""
     deadline, settled = time.monotonic() + timeout, 0
     while True:
         before = settled
-        relayed = 0
-        for name, alias in settings.shards.items():
+        for alias in settings.aliases:
             with settings.at(alias):
-                settled += _run_due(of_shard(consumers) or [], deadline, timeout, failures)
-            for other in settings.shards:
-                while other != name and (moved := move_relayed(alias, other)).more:
-                    relayed += moved.messages
-        if settled == before and not relayed:
+                settled += _run_due(of_database(consumers) or [], deadline, timeout, failures)
+        if settled == before:
             return settled
 
 
@@ -125,8 +120,6 @@ def _run_due(consumers: Sequence[Consumer], deadline: float, timeout: float, fai
     for each of its partitions. What these publish for the others is found afterwards."""
     alias = settings.DATABASE
     refuse_transaction(alias)
-    if settings.sharded:  # a shard starts what another one has let go, so all groups have to be registered on each
-        return _run_hosted(consumers, deadline, timeout, failures)
     settled = 0
     hosted: list[Consumer] = []
     while True:
@@ -266,7 +259,7 @@ class PublishedMessage:
 
 def published(topic: str = "") -> list[PublishedMessage]:
     """Return the published messages, of one topic or of all: first those in the log by offset, then the scheduled ones
-    by due time; with several shards those of one after another."""
+    by due time; with several databases those of one after another."""
     refuse_in_async("published", "await sync_to_async(published)()")
     named = {"topic": topic} if topic else {}
     return [one for alias in settings.aliases for one in _published_on(alias, named)]

@@ -12,10 +12,12 @@ from django.db import Error as DatabaseError
 from sqlqueue.checks import TAG, examined
 from sqlqueue.conf import settings
 from sqlqueue.consumers.registry import registry
+from sqlqueue.core.databases import SEPARATOR, as_stored
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import topic_options
-from sqlqueue.log.stored_topics import Placement, missing_shards, require_declared, stored_placements
+from sqlqueue.log.stored_topics import require_declared
+from sqlqueue.models import Topic
 
 MOST_LISTED = 5  # topics of a warning
 
@@ -30,48 +32,23 @@ def check_topics(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
         return []
     try:
         found = [message for alias in aliases[:1] for message in (*_fixed_options(alias), *_undeclared(alias))]
-        return found + _of_placements(aliases)
+        return found + [message for alias in aliases for message in _of_databases(alias)]
     except DatabaseError:  # E008 says so, or the tables are not there yet
         return []
 
 
-def _agree(name: str, said: Sequence[Placement]) -> bool:
-    """Tell whether shards say the same of a topic. One of dead letters follows its own topic."""
-    if name.endswith(DEAD_LETTER_SUFFIX):
-        return len({one[:2] for one in said}) == 1
-    return len(set(said)) == 1
-
-
-def _of_placements(aliases: Sequence[str]) -> list[CheckMessage]:
-    """E029: two shards say different things of a topic, or it is on one that SHARDS does not name; W030: a topic is on
-    other shards than the settings say."""
-    placements = {alias: stored_placements(alias) for alias in aliases}
+def _of_databases(alias: str) -> list[CheckMessage]:
+    """E029: a topic was first used on other databases than the settings say."""
     found: list[CheckMessage] = []
-    for name in sorted({name for each in placements.values() for name in each}):
-        said = {alias: each[name] for alias, each in placements.items() if name in each}
-        if not _agree(name, list(said.values())):
-            text = f"the shards differ over topic {name!r}: " + "; ".join(
-                f"{settings.shard_name(alias)!r} says {one.partitions} partitions, {one.priorities} priorities, shards"
-                f" {', '.join(one.shards)}"
-                for alias, one in said.items()
-            )
-            hint = (
-                "A shard was a queue of its own before: drain and drop the topic there, or name in "
-                "SQLQUEUE['DATABASE'] the shard that it was made on."
-            )
+    rows = Topic.objects.using(alias).exclude(name__endswith=DEAD_LETTER_SUFFIX).order_by("name")
+    for name, databases in rows.values_list("name", "databases"):
+        wanted = settings.databases_of(name)
+        if alias in wanted and databases != as_stored(wanted):
+            was = databases.replace(SEPARATOR, ", ") or alias
+            said = ", ".join(wanted)
+            text = f"topic {name!r} was first used on {was}, and the settings say {said}: publishing is refused"
+            hint = f"Name the former ones in SQLQUEUE['TOPICS'][{name!r}]['databases']: the topic's keys would move."
             found.append(Error(text, hint=hint, id="sqlqueue.E029"))
-            continue
-        shards = next(iter(said.values())).shards
-        if missing := missing_shards(shards):
-            text = f"topic {name!r} is on shard {missing[0]!r}, which SQLQUEUE['SHARDS'] does not have"
-            hint = "Name it there again: without it, the topic's keys would move to other shards."
-            found.append(Error(text, hint=hint, id="sqlqueue.E029"))
-            continue
-        wanted = settings.shards_of(name) if settings.sharded else shards
-        if wanted != shards and not name.endswith(DEAD_LETTER_SUFFIX):
-            text = f"topic {name!r} is on the shards {', '.join(shards)}, and the settings say {', '.join(wanted)}"
-            hint = f"They cannot be changed: say {list(shards)} in SQLQUEUE['TOPICS'][{name!r}]['shards']."
-            found.append(Caution(text, hint=hint, id="sqlqueue.W030"))
     return found
 
 

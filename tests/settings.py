@@ -44,8 +44,8 @@ def database(url: str) -> dict:
 
 
 DATABASES = {"default": database(env("DATABASE_URL", default=f"sqlite:///{BASE_DIR / 'tests.sqlite3'}"))}
-# Further ones, for processes of tests with shards: alias=URL, with spaces between them.
-FURTHER = dict(one.split("=", 1) for one in env("SHARD_URLS", default="").split())
+# Further ones, for processes of tests with databases: alias=URL, with spaces between them.
+FURTHER = dict(one.split("=", 1) for one in env("FURTHER_URLS", default="").split())
 DATABASES |= {alias: database(url) for alias, url in FURTHER.items()}
 DATABASE_ROUTERS = ["sqlqueue.database.router.Router"] if FURTHER else []
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

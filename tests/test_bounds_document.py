@@ -12,8 +12,8 @@ from sqlqueue.core.active_hours import HOURS_LENGTH
 from sqlqueue.core.bounds import CENTURY, DAY, LEAST_RATE, MOST_RATE
 from sqlqueue.core.flow import MOST_AT_ONCE, MOST_OF_A_RATE
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, TOPIC_LENGTH
+from sqlqueue.core.setting.databases import ALIAS_LENGTH, MOST_DATABASES
 from sqlqueue.core.setting.queue import DURATIONS, MOST_PAYLOAD, MOST_PREFETCH, MOST_THREADS, TOKEN
-from sqlqueue.core.setting.shards import MOST_SHARDS, SHARD_LENGTH
 from sqlqueue.core.setting.topics import MOST_PARTITIONS, MOST_PRIORITIES
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE
 from sqlqueue.payloads.content_types import CONTENT_TYPE_LENGTH
@@ -62,7 +62,7 @@ def test_a_length_of_time(name: str, bounds: tuple[float, float]) -> None:
         ("batch_size", MOST_OF_A_BATCH),
         ("commit_every", MOST_OF_A_BATCH),
         ("concurrency_limit", MOST_AT_ONCE),
-        ("SHARDS", MOST_SHARDS),
+        ("databases of all topics", MOST_DATABASES),
     ],
 )
 def test_a_whole_number(name: str, most: int) -> None:
@@ -82,7 +82,7 @@ def test_texts_and_rates() -> None:
     names = table["a topic's, a group's name"][1]
     assert names.startswith(f"{TOPIC_LENGTH} ")
     assert names.endswith(f" {TOPIC_LENGTH + len(DEAD_LETTER_SUFFIX)}")
-    assert table["a shard's name"][1].startswith(f"{SHARD_LENGTH} ")
+    assert table["a database's alias"][1].startswith(f"{ALIAS_LENGTH} ")
     assert table["a user's name at a work item"][1] == f"{USER_LENGTH} characters"
     assert table["a comment on a work item"][1] == f"{COMMENT_LENGTH:,} characters"
     assert KEY_LENGTH == ID_LENGTH

@@ -67,7 +67,6 @@ SETTINGS: dict[str, list[Any]] = {
     "THREADS": [*NO_WHOLE, None, 0],
     "CONSUMERS_MODULE": [*NO_TEXTS, "a b", ".x"],
     "JSON_ENCODER": [*NO_TEXTS, "json", "a b.c", ".x"],
-    "SHARDS": [5, "", b"x", [], {}, {"A b": {"alias": "default"}}, {"a": "default"}, {"a": {"alias": ""}}, {"a": {}}],
     "WAKE": NO_SWITCHES,
     "READ_ALIAS": ["", 5, True, [], "nowhere"],
     "WAKE_ADDRESS": [*NO_TEXTS, "a b", "::1"],
@@ -91,7 +90,7 @@ OF_TOPICS: dict[str, list[Any]] = {
     "unique_for": [*NO_DURATIONS, 0, False],
     "retention_from": ["", "ack", None, 1, [], {}, True],
     "keep_collected": [*NO_DURATIONS, 0],
-    "shards": [5, "", "a", b"x", [], {}, 1.5, True],
+    "databases": [5, "", "a", b"x", [], {}, 1.5, True],
 }
 OF_LIMITS: dict[str, list[Any]] = {
     "max_lag": [value for value in NO_WHOLE if value != 10**400],

@@ -8,6 +8,7 @@ from sqlqueue.admin.batches import BatchAdmin
 from sqlqueue.admin.blocked_ranges import BlockedRangeAdmin
 from sqlqueue.admin.collected_messages import CollectedMessageAdmin
 from sqlqueue.admin.consumer_groups import ConsumerGroupAdmin
+from sqlqueue.admin.database_site import DatabaseSite
 from sqlqueue.admin.delivery_states import DeliveryStateAdmin
 from sqlqueue.admin.leases import LeaseAdmin
 from sqlqueue.admin.messages import MessageAdmin
@@ -15,10 +16,8 @@ from sqlqueue.admin.offsets import OffsetAdmin
 from sqlqueue.admin.overview import OverviewAdmin
 from sqlqueue.admin.periodic_schedules import PeriodicScheduleAdmin
 from sqlqueue.admin.receipts import ReceiptAdmin
-from sqlqueue.admin.relayed_messages import RelayedMessageAdmin
 from sqlqueue.admin.requests import RequestAdmin
 from sqlqueue.admin.scheduled_messages import ScheduledMessageAdmin
-from sqlqueue.admin.shard_site import ShardSite
 from sqlqueue.admin.subscribers import SubscriberAdmin
 from sqlqueue.admin.topics import TopicAdmin
 from sqlqueue.database.tables import is_beside_the_log
@@ -35,13 +34,12 @@ __all__ = [
     "OverviewAdmin",
     "PeriodicScheduleAdmin",
     "ReceiptAdmin",
-    "RelayedMessageAdmin",
     "RequestAdmin",
     "ScheduledMessageAdmin",
     "SubscriberAdmin",
     "TopicAdmin",
+    "database_site",
     "register",
-    "shard_site",
 ]
 
 
@@ -52,10 +50,10 @@ def register(site: AdminSite) -> None:
             site.register(model, type(model_admin))
 
 
-def shard_site(shard: str) -> ShardSite:
-    """Return an admin site with every page over one of SHARDS, for the urls of a project: `path("shards/b/",
-    shard_site("b").urls)`. The other sites show DATABASE's shard. Raises ConfigurationError if there is no such
-    shard."""
-    site = ShardSite(shard)
+def database_site(database: str) -> DatabaseSite:
+    """Return an admin site with every page over one log, for the urls of a project: `path("databases/b/",
+    database_site("b").urls)`. The other sites show DATABASE's database. Raises ConfigurationError if there is no such
+    database."""
+    site = DatabaseSite(database)
     register(site)
     return site

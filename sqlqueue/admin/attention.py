@@ -31,8 +31,6 @@ PERMISSIONS = {
     finding_kinds.UNREAD: "view_topic",
     finding_kinds.REFUSED: "view_scheduledmessage",
     finding_kinds.LATE: "view_scheduledmessage",
-    finding_kinds.RELAY_REFUSED: "view_relayedmessage",
-    finding_kinds.RELAY_LATE: "view_relayedmessage",
 }
 
 Link = tuple[str, str]  # text and URL, "" if the user may not see the page
@@ -69,7 +67,5 @@ def _links(request: HttpRequest, finding: Finding, group_url: Callable[[tuple[st
         yield _("The topic's page"), page_url(request, "topic", "change", finding.topic)
     if finding.kind in (finding_kinds.REFUSED, finding_kinds.LATE):
         yield _("Scheduled messages"), page_url(request, "scheduledmessage", "changelist")
-    if finding.kind in (finding_kinds.RELAY_REFUSED, finding_kinds.RELAY_LATE):
-        yield _("Relayed messages"), page_url(request, "relayedmessage", "changelist")
     if finding.kind in LINKS:
         yield LINKS[finding.kind](request)

@@ -32,7 +32,7 @@ from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED
 from sqlqueue.models import Message, Receipt
 from sqlqueue.operations.replay import copy_id
 from sqlqueue.stats.bodies import bodies
-from sqlqueue.stats.group_status import EXPIRED, IN_FLIGHT, LIMITED, RETRYING, SCHEDULED, WAITING, GroupStatus
+from sqlqueue.stats.group_status import EXPIRED, IN_FLIGHT, LIMITED, RELAYED, RETRYING, SCHEDULED, WAITING, GroupStatus
 from sqlqueue.stats.message_status import status_of
 from sqlqueue.stats.replayed import copy_of, original_of
 
@@ -43,6 +43,7 @@ MOST_RECEIPTS = 100  # on the page of a message
 # that of the message of which it is a dead letter), "" for none.
 SECTIONS: list[Callable[[HttpRequest, Collection[int]], str]] = []
 STATES = {
+    RELAYED: gettext_lazy("on its way from another database"),
     SCHEDULED: gettext_lazy("scheduled"),
     WAITING: gettext_lazy("waiting"),
     LIMITED: gettext_lazy("limited"),

@@ -27,7 +27,6 @@ FIRST = (
     "ConsumerGroup",
     "Topic",
     "ScheduledMessage",
-    "RelayedMessage",
     "PeriodicSchedule",
     "Batch",
     "Request",

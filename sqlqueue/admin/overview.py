@@ -170,7 +170,7 @@ class OverviewRows:
         stats = self.stats.group(topic, group)
         retention = next((one.retention for one in self.stats.topics if one.name == topic), None)
         return visible_findings(
-            self.request, with_commands(of_group(stats, retention), self.stats.shard) if stats else (), self._url
+            self.request, with_commands(of_group(stats, retention), self.stats.database) if stats else (), self._url
         )
 
     def _topic(self, topic: TopicSurvey) -> TopicRow:

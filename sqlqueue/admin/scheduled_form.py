@@ -1,11 +1,10 @@
-"""The forms that correct a scheduled or a relayed message: its values as they are stored, and which of them were
-changed."""
+"""The form that corrects a scheduled message: its values as they are stored, and which of them were changed."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from django import forms
 from django.db.models import Case, TextField, When
@@ -16,20 +15,18 @@ from django.utils.translation import gettext_lazy
 from sqlqueue.admin.readable import editable
 from sqlqueue.admin.times import StoredMomentField
 from sqlqueue.core.keys import GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, TOPIC_LENGTH
-from sqlqueue.models import RelayedMessage, ScheduledMessage
-
-Waiting = TypeVar("Waiting", ScheduledMessage, RelayedMessage)
+from sqlqueue.models import ScheduledMessage
 
 MOST_EDITED = 100_000  # characters of payload and headers together; longer ones are not shown, and stay as they are
 
 
-def with_texts(model: type[Waiting], alias: str, number: int) -> Waiting | None:
-    """Return a scheduled or relayed message with payload_text and headers_text: the JSON as the database has it, None
+def with_texts(alias: str, number: int) -> Any:
+    """Return a scheduled message with payload_text and headers_text: the JSON as the database has it, None
     if it is too long to be edited, or the payload is bytes. Returns None if the message does not wait any more."""
     texts = {name: Cast(name, TextField()) for name in ("payload", "headers")}
     length = Length(texts["payload"]) + Coalesce(Length(texts["headers"]), 0)
     light = {f"{name}_text": Case(When(length__lte=MOST_EDITED, body=None, then=text)) for name, text in texts.items()}
-    rows = model._default_manager.using(alias).defer("payload", "headers", "body").annotate(length=length)
+    rows = ScheduledMessage._default_manager.using(alias).defer("payload", "headers", "body").annotate(length=length)
     return rows.annotate(**light).filter(pk=number).first()
 
 

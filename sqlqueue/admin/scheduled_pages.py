@@ -1,4 +1,4 @@
-"""The page on which a message can be corrected that waits for its time, or for its way to another shard, and the
+"""The page on which a message can be corrected that waits for its time, or for its way to another database, and the
 actions on such messages."""
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class WaitingPages(OffersActions, SectionedAdmin):
         if request.method == "POST":
             require(request, permission)
         key = unquote(object_id)
-        message = with_texts(self.model, settings.DATABASE, int(key)) if NUMBER.fullmatch(key) else None
+        message = with_texts(settings.DATABASE, int(key)) if NUMBER.fullmatch(key) else None
         if message is None:
             messages.warning(request, self.gone % key)
             return HttpResponseRedirect(self._url("changelist"))

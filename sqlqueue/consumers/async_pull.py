@@ -63,9 +63,9 @@ class AsyncDelivery(Delivery):
         return self.sync.payload
 
     @property
-    def shard(self) -> str:
-        """The name of the shard that it is on; "" without SHARDS."""
-        return self.sync.shard
+    def database(self) -> str:
+        """The alias of the database that it is on; "" if there is one log only."""
+        return self.sync.database
 
     @property
     def settled(self) -> str:

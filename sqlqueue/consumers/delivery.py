@@ -89,8 +89,7 @@ class Delivery(Generic[Payload]):
         """The batch that the message belongs to, to publish more members of it until the handler returns; None for
         none."""
         id = batch_of(self._attempt.message.headers)
-        alias = settings.shards.get(self.shard, settings.DATABASE)
-        return Batch.of_member(id, self.check_lease, alias) if id else None
+        return Batch.of_member(id, self.check_lease) if id else None
 
     @property
     def key(self) -> str:
@@ -118,9 +117,9 @@ class Delivery(Generic[Payload]):
         return self._attempt.lease.ref.topic
 
     @property
-    def shard(self) -> str:
-        """The name of the shard that it is on; "" without SHARDS."""
-        return settings.shard_name(settings.DATABASE)
+    def database(self) -> str:
+        """The alias of the database that it is on; "" if there is one log only."""
+        return settings.label(settings.DATABASE)
 
     @property
     def partition(self) -> int:

@@ -80,7 +80,7 @@ def subscribe(
 
     The engine runs in a thread of its own. The receiver settles each delivery (ack, retry, postpone, reject or fail);
     what is not settled at the end is released, uncharged. While batch_size deliveries are unsettled the iteration
-    waits. With SHARDS there is an engine for each shard of the topic. Inside a TestCase use sqlqueue.testing.drain.
+    waits. Of a topic on several databases there is an engine for each. Inside a TestCase use sqlqueue.testing.drain.
 
     Raises ConfigurationError for options that cannot work, and for a topic that is not declared.
     """

@@ -1,4 +1,4 @@
-"""The engine of a pull loop on one shard: a subscriber of one consumer, in a thread of its own, and its pool."""
+"""The engine of a pull loop on one database: a subscriber of one consumer, in a thread of its own, and its pool."""
 
 from __future__ import annotations
 

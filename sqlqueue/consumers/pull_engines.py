@@ -1,4 +1,4 @@
-"""The engines of a pull loop: one for each shard of its topic, whose deliveries come in one queue."""
+"""The engines of a pull loop: one for each database of its topic, whose deliveries come in one queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlqueue.core import forks
 
 class PullEngines:
     """One for each of these aliases. They start and end together: once one has ended, the pull loop has: its error is
-    raised by `check`, and `join` ends the others. While a shard does not answer, its engine waits for it, and the
+    raised by `check`, and `join` ends the others. While a database does not answer, its engine waits for it, and the
     others go on."""
 
     def __init__(self, consumer: Consumer, aliases: Sequence[str], changed: Callable[[], None] = lambda: None):

@@ -47,9 +47,9 @@ class PulledDelivery(Delivery):
         self._commits: _CommitWatch | None = None  # watches the transaction that it was acked in
 
     @property
-    def shard(self) -> str:
-        """The name of the shard that it is on; "" without SHARDS."""
-        return settings.shard_name(self._alias)
+    def database(self) -> str:
+        """The alias of the database that it is on; "" if there is one log only."""
+        return settings.label(self._alias)
 
     def ready(self) -> bool:
         """Start its visibility timeout, and tell whether the receiver can have it: if not, it is settled here."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from django.db import Error
 
-from sqlqueue.conf import settings
 from sqlqueue.consumers.background.outcome_counter import OutcomeCounter
 from sqlqueue.consumers.in_flight import InFlight
 from sqlqueue.consumers.ownership import SERVER_CHANGED, TAKEN_OVER, UNWRITTEN, Ownership
@@ -108,7 +107,7 @@ class Settler:
         return {member.batch for lease in leases for member in lease.members.values()}
 
     def _end_batches(self, batches: Iterable[str]) -> None:
-        batch_ends.check_quietly(settings.home, batches)
+        batch_ends.check_quietly(self.alias, batches)
 
     def settle_on_the_same_server(self, plans: Sequence[SettlePlan]) -> list[SettleResult]:
         """Settle once. Raises ServerChanged if the server is not the one on which the partitions were taken, and

@@ -15,7 +15,6 @@ from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
 from sqlqueue.consumers.background.named_server import RENEW_EVERY, NamedServerTask
 from sqlqueue.consumers.background.periodic import PeriodicTask
-from sqlqueue.consumers.background.relay import RelayTask
 from sqlqueue.consumers.background.requests import RequestTask
 from sqlqueue.consumers.background.scheduler import SchedulerTask
 from sqlqueue.consumers.background.stats_recorder import StatsRecorder
@@ -168,12 +167,11 @@ class Subscriber:
             self.loop.scheduler = SchedulerTask(self.alias, LOOK)
             collector = CollectorTask(self.alias, settings.COLLECT_INTERVAL, settings.LEASE_DURATION)
             stats_recorder, requests = StatsRecorder(self.alias, self.settler.outcome_counter), RequestTask(self.alias)
-            self._batches = BatchTask(self.alias)
-            self.settler.look_at_batches = self._batches.look_at
-            others = [name for name, alias in settings.shards.items() if alias != self.alias]
-            relays = [RelayTask(self.alias, name) for name in others]
-            self.loop.told = [requests, self._batches] if self.alias == settings.home else [requests]
-            looking: list[BackgroundTask] = [self.loop.scheduler, requests, self._batches, *relays]
+            batches = [BatchTask(self.alias)] if self.alias == settings.home else []  # they are on DATABASE
+            for self._batches in batches:
+                self.settler.look_at_batches = self._batches.look_at
+            self.loop.told = [requests, *batches]
+            looking: list[BackgroundTask] = [self.loop.scheduler, requests, *batches]
             for task in looking:
                 task.in_reserve = lambda: self.ownership.in_reserve
             self._background_tasks = [self._lease_renewer, collector, stats_recorder, *looking]

@@ -21,7 +21,7 @@ DEEPEST_OF_MARIADB, DEEPEST_OF_MYSQL = 31, 100  # JSON_DEPTH_LIMIT; JSON_DOCUMEN
 LONGEST = {"sqlite": 1_000_000_000, "postgresql": 0x0FFFFFFF}
 # Each handler thread has one, and there are as many threads again while some groups wait for the handlers of others.
 # Of a consumer process: the control thread and its six background tasks. Periodic schedules have a seventh, and so have
-# each other shard and a cluster of several writable servers.
+# each other database and a cluster of several writable servers.
 OWN_CONNECTIONS = 7
 SHORT = LIGHT // 2  # bytes of a payload that is light, whatever its key and id are
 

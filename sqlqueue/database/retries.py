@@ -31,7 +31,7 @@ __all__ += ["run", "run_once", "run_statement", "unreachable"]
 def run(alias: str, operation: Callable[..., T], *args: Any, **options: Any) -> T:
     """Run an operation in one transaction; on contention run all of it again.
 
-    The same if it adds messages whose keys turn out to have moved to another shard.
+    The same if it adds messages whose keys turn out to have moved to another database.
 
     Inside a caller's `atomic` it is run once: only its owner can roll back and run again. A connection that is
     gone is the caller's to mend: what to do then depends on the operation. Raises ConfigurationError for a connection

@@ -1,5 +1,5 @@
-"""A database router that keeps the queue's tables on SQLQUEUE["DATABASE"], or on the aliases of SQLQUEUE["SHARDS"], and
-nothing else there because of it."""
+"""A database router that keeps the queue's tables on SQLQUEUE["DATABASE"] and on the databases that its topics name,
+and nothing else there because of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Router:
     that reads behind its own writes would skip messages."""
 
     def db_for_read(self, model: Any, **hints: Any) -> str | None:
-        """Return the queue's alias for the queue's models; with SHARDS: that of the shard that is worked on."""
+        """Return the queue's alias for the queue's models: that of the log that is worked on."""
         return _alias() if is_beside_the_log(model._meta.app_label) else None
 
     db_for_write = db_for_read

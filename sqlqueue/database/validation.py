@@ -22,15 +22,11 @@ from sqlqueue.database.insert_sql import MARK, LogRow
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 
 CREATE_TOPIC = (
-    "INSERT INTO sqlqueue_topic (name, partitions, priorities, retention, history) VALUES (%s, %s, %s, %s, %s) "
-)
-CREATE_PLACED_TOPIC = (
-    "INSERT INTO sqlqueue_topic (name, partitions, priorities, retention, history, shards)"
+    "INSERT INTO sqlqueue_topic (name, partitions, priorities, retention, history, databases)"
     " VALUES (%s, %s, %s, %s, %s, %s) "
 )
-# Index of both: the primary key.
-STORED_PLACEMENT = "SELECT partitions, priorities, shards FROM sqlqueue_topic WHERE name = %s"
-STORED_TOPIC = "SELECT name, partitions, priorities, shards FROM sqlqueue_topic WHERE name = %s"
+# Index: the primary key.
+STORED_TOPIC = "SELECT name, partitions, priorities, databases FROM sqlqueue_topic WHERE name = %s"
 SCHEDULE_COLUMNS = "topic, partition_key, message_id, payload, headers, priority, target_group, body, expires_after"
 SCHEDULE = f"INSERT INTO sqlqueue_scheduled_message ({SCHEDULE_COLUMNS}, due_at)"
 # Index: that of the source's key.
@@ -51,11 +47,12 @@ SCHEDULED_ONES = (
 
 
 class TopicInfo(NamedTuple):
-    """The fixed options of a topic."""
+    """The fixed options of a topic. databases: see core.databases.as_stored."""
 
     name: str
     partitions: int
     priorities: int
+    databases: str = ""
 
 
 def refuse_dead_letters(topic: object) -> None:

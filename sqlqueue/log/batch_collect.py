@@ -1,4 +1,4 @@
-"""Deletes batches that have ended once their retention is over, on all their shards."""
+"""Deletes batches that have ended once their retention is over."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from sqlqueue.conf import settings
 from sqlqueue.database import retries
 from sqlqueue.database.statements import execute
-from sqlqueue.log.batch_spread import spread
 from sqlqueue.models import Batch, BatchGroup, BatchPart, BatchProgress
 
 AT_ONCE = 500  # batches of one transaction
@@ -22,36 +21,19 @@ ENDED = """
 
 
 def collect(alias: str) -> int:
-    """Delete batches that ended BATCH_RETENTION ago, with their counts, at most MOST_AT_ONCE; return how many. Those of
-    which a shard does not answer stay until it does. On other shards than DATABASE's there is nothing to do."""
-    if alias != settings.home:
-        return 0
+    """Delete batches that ended BATCH_RETENTION ago, with their counts, at most MOST_AT_ONCE; return how many."""
     total = 0
     while total < MOST_AT_ONCE:
         values = (round(settings.BATCH_RETENTION * 1_000_000), AT_ONCE)
         ids = [id for (id,) in execute(alias, ENDED, values).fetchall()]
         if not ids:
             break
-        over = spread(alias, ids)
-        # Those that name others last: if this process is killed here, the next one finds the same shards.
-        over.each(_delete_counts, over.others_first)
-        free = [id for id in ids if settings.shards.keys().isdisjoint(over.unanswered.get(id, ()))]
-        retries.run(alias, _delete, alias, free)
-        total += len(free)
-        if len(free) < len(ids):
-            break
+        retries.run(alias, _delete, alias, ids)
+        total += len(ids)
     return total
 
 
-def _delete_counts(alias: str, ids: Sequence[str]) -> None:
-    retries.run(alias, _delete_counts_of, alias, ids)
-
-
 def _delete(alias: str, ids: Sequence[str]) -> None:
-    _delete_counts_of(alias, ids)
-    Batch.objects.using(alias).filter(id__in=ids).delete()
-
-
-def _delete_counts_of(alias: str, ids: Sequence[str]) -> None:
     for model in (BatchProgress, BatchPart, BatchGroup):
         model._default_manager.using(alias).filter(batch__in=ids).delete()
+    Batch.objects.using(alias).filter(id__in=ids).delete()

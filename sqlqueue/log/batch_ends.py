@@ -8,14 +8,12 @@ from typing import Any
 
 from django.db import Error, connections, transaction
 
-from sqlqueue.conf import settings
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.log import batch_publish
 from sqlqueue.log.batch_standing import Standing, standings
-from sqlqueue.log.placement import open_shards
 from sqlqueue.log.publish import publish_message
 from sqlqueue.models import Batch, BatchGroup, ConsumerGroup
 
@@ -28,10 +26,9 @@ def check(alias: str, ids: Iterable[str]) -> None:
     """Publish the callbacks of those batches that have failed, finished or succeeded. After a commit that may have
     brought that about: what another process commits at the same time, the later check of the two sees.
 
-    A callback that cannot be published is logged, and tried again by the sweep. So is all of it while a transaction is
-    open on another shard: what is published there would be part of that.
+    A callback that cannot be published is logged, and tried again by the sweep.
     """
-    wanted = set(ids) if not settings.sharded or set(open_shards()) <= {settings.shard_name(alias)} else set()
+    wanted = set(ids)
     while wanted:
         parents: set[str] = set()
         for standing in standings(alias, sorted(wanted)).values():
@@ -155,5 +152,5 @@ def _begin_next(alias: str, batch: Batch) -> bool:
     rows.exclude(ended_at=None).update(ended_at=DatabaseNow())  # it goes on after a replay: kept for as long again
     _list_new_topics(alias, batch, {wanted["topic"] for wanted in step})
     for wanted in step:
-        batch_publish.publish_step(alias, batch.id, wanted["topic"], _message(wanted))
+        batch_publish.publish_member(batch.id, wanted["topic"], _message(wanted))
     return True

@@ -3,18 +3,14 @@ that it skips are."""
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from django.db import Error, transaction
 from django.db.models import F, QuerySet
 
 from sqlqueue.conf import settings
-from sqlqueue.core.logfmt import logfmt
-from sqlqueue.database import retries
 from sqlqueue.log import layouts
 from sqlqueue.log.batch_parts import members
 from sqlqueue.models import (
@@ -30,8 +26,6 @@ from sqlqueue.models import (
     Topic,
     dead_letter_topic,
 )
-
-logger = logging.getLogger("sqlqueue")
 
 AT_ONCE = 1_000
 
@@ -52,18 +46,18 @@ def before_move(
 
 
 def _open_with_members(alias: str, topic: str) -> bool:
-    """Tell whether a batch that is not over has members of a topic on a shard. The batches are on DATABASE's."""
+    """Tell whether a batch that is not over has members of a topic: they are on DATABASE."""
+    if alias != settings.home:
+        return False
     parts = BatchPart.objects.using(alias).filter(topic=topic)
-    if alias == settings.home:
-        return parts.filter(batch__in=Batch.objects.using(alias).filter(over=False).values("id")).exists()
-    return any(_open(set(parts.values_list("batch", flat=True).distinct().order_by())))
+    return parts.filter(batch__in=Batch.objects.using(alias).filter(over=False).values("id")).exists()
 
 
-def _open(ids: Collection[str]) -> Iterator[list[str]]:
+def _open(alias: str, ids: Collection[str]) -> Iterator[list[str]]:
     """Yield those of these batches that are not over, some at a time."""
     wanted = sorted(ids)
     for start in range(0, len(wanted), AT_ONCE):
-        rows = Batch.objects.using(settings.home).filter(over=False, id__in=wanted[start : start + AT_ONCE])
+        rows = Batch.objects.using(alias).filter(over=False, id__in=wanted[start : start + AT_ONCE])
         if found := list(rows.values_list("id", flat=True)):
             yield found
 
@@ -84,36 +78,16 @@ def _offsets(alias: str, group: str, topic: str, partition: int | None) -> Itera
 
 def forget_group(alias: str, group: str, topic: str) -> None:
     """Forget what batches that are not over wait for from a group that is removed, in the caller's transaction: also
-    those members that are for it alone. A later group of its name is another one, which may not see them.
-
-    With several shards, what others know of it (members that they have relayed to this one, and on DATABASE's that
-    batches wait for the group) is forgotten there after the commit."""
+    those members that are for it alone. A later group of its name is another one, which may not see them."""
     of = {"topic": topic, "consumer_group": group}
-    for_it = {"topic": topic, "target_group": group}
-    known = [BatchProgress.objects.using(alias).filter(**of), BatchGroup.objects.using(alias).filter(**of)]
-    _forget([*known, BatchPart.objects.using(alias).filter(**for_it)])
-    if settings.sharded:
-        relayed = BatchPart.objects.filter(**for_it, shard=settings.shard_name(alias))
-        elsewhere = [relayed.using(other) for other in settings.aliases if other != alias]
-        elsewhere += [] if alias == settings.home else [BatchGroup.objects.using(settings.home).filter(**of)]
-        transaction.on_commit(lambda: _forget_elsewhere(elsewhere), using=alias)
-
-
-def _forget(known: Sequence[QuerySet[Any]]) -> None:
-    """Delete rows of batches that are not over."""
-    for some in _open({id for rows in known for id in rows.values_list("batch", flat=True).distinct().order_by()}):
+    known: list[QuerySet[Any]] = [
+        model._default_manager.using(alias).filter(**of) for model in (BatchProgress, BatchGroup)
+    ]
+    known.append(BatchPart.objects.using(alias).filter(topic=topic, target_group=group))
+    batches = {id for rows in known for id in rows.values_list("batch", flat=True).distinct().order_by()}
+    for some in _open(alias, batches):
         for rows in known:
             rows.filter(batch__in=some).delete()
-
-
-def _forget_elsewhere(known: Sequence[QuerySet[Any]]) -> None:
-    for rows in known:
-        try:
-            _forget([rows])
-        except Error as error:  # these batches wait, until they are cancelled or the group is removed again
-            if not retries.unreachable(rows.db, error):
-                raise
-            logger.warning(logfmt("batch_parts_not_forgotten", shard=settings.shard_name(rows.db), error=error))
 
 
 def _count(alias: str, group: str, row: Offset, target: int, keeps_states: bool) -> None:

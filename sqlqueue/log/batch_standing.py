@@ -1,4 +1,4 @@
-"""How batches stand: what they wait for, and what is settled of it, over all their shards. Reads only."""
+"""How batches stand: what they wait for, and what is settled of it. Reads only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 from django.db.models import BooleanField, Case, Count, Q, Sum, Value, When
 
 from sqlqueue.database.fields import DatabaseNow
-from sqlqueue.log.batch_spread import spread
 from sqlqueue.models import Batch, BatchGroup, BatchPart, BatchProgress, ConsumerGroup
 
 AT_ONCE = 100  # batches of one read
@@ -41,8 +40,7 @@ class Share:
 class Standing:
     """A batch as the tables have it. shares: by (topic, group); unclaimed: members of topics that no group is
     registered for, by topic; unfinished, unsuccessful, failed_inside: how many batches inside it are so; late: its
-    deadline has passed; unknown: the names of shards where it may have members, and which do not answer, or were not
-    asked."""
+    deadline has passed."""
 
     batch: Batch
     late: bool = False
@@ -52,7 +50,6 @@ class Standing:
     unsuccessful: int = 0
     failed_inside: int = 0
     to_list: list[tuple[str, str]] = field(default_factory=list)  # (topic, group): groups that are not listed yet
-    unknown: set[str] = field(default_factory=set)
 
     @property
     def total(self) -> int:
@@ -77,7 +74,7 @@ class Standing:
     @property
     def settled(self) -> bool:
         """Whether it is sealed, and everything that was published of it is settled."""
-        settled = not self.unknown and all(share.settled for share in self.shares.values())
+        settled = all(share.settled for share in self.shares.values())
         return self.batch.sealed_at is not None and settled and not self.unclaimed and not self.unfinished
 
     @property
@@ -102,11 +99,11 @@ class Standing:
 
 
 def standings(alias: str, ids: Sequence[str]) -> dict[str, Standing]:
-    """Return how these batches stand, by id; unknown ones are left out. alias: of DATABASE's shard, or its replica.
+    """Return how these batches stand, by id; unknown ones are left out. alias: of DATABASE, or its replica.
 
-    Six statements for each AT_ONCE batches; with SHARDS one more, and four for each other shard that has members. Their
-    order matters. The batches come first: what was added before one was sealed is seen. What is settled comes before
-    what was added, on all shards: a member that adds others is not settled before they are seen.
+    Six statements for each AT_ONCE batches. Their order matters. The batches come first: what was added before one was
+    sealed is seen. What is settled comes before what was added: a member that adds others is not settled before they
+    are seen.
     """
     found: dict[str, Standing] = {}
     for start in range(0, len(ids), AT_ONCE):
@@ -123,31 +120,23 @@ def _standings(alias: str, ids: Sequence[str]) -> dict[str, Standing]:
     }
     if not found:
         return {}
-    over = spread(alias, list(found))
     acked, dead = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
-    for batch, topic, group, some_acked, some_dead in (one for rows in over.each(_progress) for one in rows):
+    for batch, topic, group, some_acked, some_dead in _progress(alias, list(found)):
         acked[batch, topic, group] += int(some_acked)
         dead[batch, topic, group] += int(some_dead)
     for parent, unfinished, unsuccessful, failed in _children(alias, list(found)):
         one = found[parent]
         one.unfinished, one.unsuccessful, one.failed_inside = unfinished, unsuccessful, failed
     added, replayed = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
-    for batch, topic, target, shard, new, again in (one for rows in over.each(_parts) for one in rows):
-        added[batch, topic, target] += int(new or 0)
-        replayed[batch, topic, target] += int(again)
-        if shard and not over.has(batch, shard):
-            found[batch].unknown.add(shard)  # members have got there just now
+    for batch, topic, target, new, again in _parts(alias, list(found)):
+        added[batch, topic, target], replayed[batch, topic, target] = int(new), int(again)
     listed: dict[tuple[str, str], set[str]] = defaultdict(set)
     rows = BatchGroup.objects.using(alias).filter(batch__in=list(found))
     for batch, topic, group in rows.values_list("batch", "topic", "consumer_group"):
         listed[batch, topic].add(group)
     topics = sorted({topic for _, topic, _ in added})
     registered: dict[str, list[ConsumerGroup]] = defaultdict(list)
-    for one in (
-        one
-        for groups in over.each(lambda asked, _: list(ConsumerGroup.objects.using(asked).filter(topic__in=topics)))
-        for one in groups
-    ):
+    for one in ConsumerGroup.objects.using(alias).filter(topic__in=topics):
         registered[one.topic].append(one)
     settling: dict[tuple[str, str], set[str]] = defaultdict(set)
     for batch, topic, group in acked:
@@ -158,8 +147,6 @@ def _standings(alias: str, ids: Sequence[str]) -> dict[str, Standing]:
     for batch, topic, group in acked:
         if (share := found[batch].shares.get((topic, group))) is not None:
             share.acked, share.dead = acked[batch, topic, group], dead[batch, topic, group]
-    for batch, shards in over.unanswered.items():
-        found[batch].unknown |= shards
     return found
 
 
@@ -184,9 +171,8 @@ def _children(alias: str, ids: Sequence[str]) -> Any:
 
 
 def _parts(alias: str, ids: Sequence[str]) -> list[Any]:
-    rows = BatchPart.objects.using(alias).filter(batch__in=ids).values_list("batch", "topic", "target_group", "shard")
-    members = Sum("added", filter=Q(part__gte=0))  # the others only name a shard
-    return list(rows.annotate(new=members, again=Sum("replayed")).order_by())
+    rows = BatchPart.objects.using(alias).filter(batch__in=ids).values_list("batch", "topic", "target_group")
+    return list(rows.annotate(Sum("added"), Sum("replayed")).order_by())
 
 
 def _add(

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import copy
 import logging
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from contextvars import ContextVar
 from datetime import timedelta
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from django.db import Error, connections, transaction
+from django.db import connections, transaction
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import checked_text
-from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.new_message import OPTIONS, NewMessage, PublishOptions
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
@@ -25,11 +25,9 @@ from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage, seconds
 from sqlqueue.log import batch_ends, batch_publish
 from sqlqueue.log.batch_callbacks import Callback, stored_callback, stored_steps
-from sqlqueue.log.batch_publish import Adding
 from sqlqueue.log.encoding import encode
 from sqlqueue.log.publish import MOST_AT_ONCE, check, publish_message
 from sqlqueue.log.published import Published, PublishedMany
-from sqlqueue.log.shard_publish import stream_alias
 from sqlqueue.models import Batch as BatchRow
 from sqlqueue.models.batch import NAME_LENGTH
 from sqlqueue.twins import refuse_in_async
@@ -62,7 +60,7 @@ class Batch:
     name: shown in the admin
 
     The block is one transaction on DATABASE: after an exception nothing of it is there. Tasks that are enqueued in it
-    are members. (With SHARDS publishes commit one by one, and an exception cancels the batch.)
+    are members.
 
     Raises InvalidMessage for callbacks that cannot be published, and ConfigurationError for what is used wrongly.
     """
@@ -78,7 +76,7 @@ class Batch:
         then: Sequence[Any] = (),
         parent: Batch | None = None,
     ):
-        self.id = batch_publish.new_id()
+        self.id = uuid.uuid4().hex
         self.name = checked_text(name, "name of the batch", NAME_LENGTH)
         if parent is not None and not isinstance(parent, Batch):
             raise ConfigurationError(f"parent must be a Batch, such as delivery.batch, not {parent!r}")
@@ -88,14 +86,13 @@ class Batch:
         self._given = {when: stored_callback(one, f"on_{when}") for when, one in given.items() if one is not None}
         self._steps = stored_steps(then)
         self._still_open: Callable[[], None] = self._not_begun
-        self._adding: Adding | None = None
 
     @classmethod
-    def of_member(cls, id: str, still_open: Callable[[], None], alias: str) -> Batch:
+    def of_member(cls, id: str, still_open: Callable[[], None]) -> Batch:
         """Return the batch that a delivery belongs to, for its handler. still_open: raises once the delivery may have
-        been settled; alias: of its shard."""
+        been settled."""
         batch = cls()
-        batch.id, batch._still_open, batch._adding = id, still_open, Adding(id, alias)
+        batch.id, batch._still_open = id, still_open
         return batch
 
     def _not_begun(self) -> None:
@@ -111,7 +108,6 @@ class Batch:
         refuse_in_async("Batch", "await sync_to_async(…)")
         if self._still_open != self._not_begun:
             raise ConfigurationError("a batch has one `with` block: make another Batch")
-        batch_publish.require_own_transaction("Begin the batch outside of that transaction")
         alias = settings.home
         for one in [*self._given.values(), *(one for step in self._steps for one in step)]:
             check(one["topic"], [NewMessage(one["payload"], key=one["key"])])
@@ -127,33 +123,20 @@ class Batch:
             values.append(round(self._deadline * 1_000_000))
         text = INSERT.replace("{deadline}", "NULL" if self._deadline is None else "{later}")
         with ExitStack() as block:
-            block.enter_context(self._whole(alias))
+            block.enter_context(dialect(alias).writers)
+            block.enter_context(transaction.atomic(using=alias))
             retries.run_statement(alias, execute, alias, text, values)
             block.callback(_open.reset, _open.set(self))
             self._block = block.pop_all()
-        self._still_open, self._adding = self._in_its_thread, Adding(self.id, alias)
+        self._still_open = self._in_its_thread
         self._connection = connections[alias]  # of this thread
         return self
 
     def _in_its_thread(self) -> None:
-        if not settings.sharded and connections[settings.home] is not self._connection:
+        if connections[settings.home] is not self._connection:
             raise ConfigurationError(
                 "the block of a batch is one transaction, and so one thread's: publish its members in that thread"
             )
-
-    @contextmanager
-    def _whole(self, alias: str) -> Iterator[None]:
-        """Let nothing be left of what is published if the block ends in an error. With SHARDS it is in no transaction,
-        since the members of other shards would not commit with it: the batch is cancelled."""
-        if not settings.sharded:
-            with dialect(alias).writers, transaction.atomic(using=alias):
-                yield
-            return
-        try:
-            yield
-        except BaseException:
-            self._cancel_after_error(alias)
-            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -163,23 +146,12 @@ class Batch:
             self._block.__exit__(kind, error, trace)
             return
         with self._block:
-            batch_publish.require_own_transaction("Let that end inside of the batch's block")
             self._seal(settings.home)
 
     def _seal(self, alias: str) -> None:
         rows = BatchRow.objects.using(alias).filter(id=self.id, sealed_at=None)
         retries.run_statement(alias, rows.update, sealed_at=DatabaseNow())
-        if not self._members.elsewhere:  # else its consumers do, so that a publisher waits for no other shard
-            transaction.on_commit(lambda: batch_ends.check_quietly(alias, [self.id]), using=alias)
-
-    def _cancel_after_error(self, alias: str) -> None:
-        connection = connections[alias]
-        if connection.in_atomic_block and connection.needs_rollback:
-            return  # the batch goes with its transaction
-        try:
-            batch_ends.cancel(alias, self.id)
-        except Error as error:  # the caller's own error is the one to see; unsealed, the batch does not end
-            logger.warning(logfmt("batch_not_cancelled", batch=self.id, error=error))
+        transaction.on_commit(lambda: batch_ends.check_quietly(alias, [self.id]), using=alias)
 
     def publish(self, topic: str, payload: Any, **options: Unpack[PublishOptions]) -> Published:
         """Publish a message as a member; options as in publish, but for on_conflict="replace".
@@ -191,20 +163,14 @@ class Batch:
         self._still_open()
         if unknown := set(options) - OPTIONS:
             raise TypeError(f"Batch.publish has no option {sorted(unknown)[0]!r}")
-        return self._members.publish(topic, _member(NewMessage(payload, **options)))
-
-    @property
-    def _members(self) -> Adding:
-        assert self._adding is not None  # it is open
-        return self._adding
+        return batch_publish.publish(self.id, topic, _member(NewMessage(payload, **options)))
 
     def publish_many(self, topic: str, messages: Iterable[NewMessage | Any]) -> PublishedMany:
-        """Publish many messages as members, all or none of them, see publish_many. Of topics on several shards, in a
-        transaction on one of them; else all or none of those of each shard."""
+        """Publish many messages as members, all or none of them, see publish_many."""
         refuse_in_async("Batch.publish_many", "await sync_to_async(batch.publish_many)(…)")
         self._still_open()
         if isinstance(messages, Iterator):
-            with transaction.atomic(using=stream_alias(topic)):
+            with transaction.atomic(using=settings.home):
                 counts = Counter[str]()
                 while some := list(islice(messages, MOST_AT_ONCE)):
                     counts.update(self._publish_many(topic, some).statuses or ())
@@ -213,7 +179,7 @@ class Batch:
 
     def _publish_many(self, topic: str, messages: Sequence[NewMessage | Any]) -> PublishedMany:
         members = [_member(copy.copy(one) if isinstance(one, NewMessage) else NewMessage(one)) for one in messages]
-        return self._members.publish_many(topic, members)
+        return batch_publish.publish_some(self.id, topic, members)
 
     def cancel(self) -> bool:
         """Publish no callback of it any more; its members are delivered all the same. False: it was over already."""
@@ -224,13 +190,13 @@ class Batch:
         return f"<Batch {self.id}{f' {self.name!r}' if self.name else ''}>"
 
 
-def publish_in_block(topic: str, message: NewMessage, alias: str) -> Published:
-    """Publish a message in the transaction that is open on its shard: as a member of the batch in whose block this is,
+def publish_in_block(topic: str, message: NewMessage) -> Published:
+    """Publish a message in the transaction that is open on DATABASE: as a member of the batch in whose block this is,
     if there is one."""
     if (batch := _open.get()) is None:
-        return publish_message(topic, message, alias=alias)
+        return publish_message(topic, message, alias=settings.home)
     batch._still_open()
-    return batch._members.publish_at(topic, message, alias)
+    return batch_publish.publish_member(batch.id, topic, message)
 
 
 def _member(message: NewMessage) -> NewMessage:

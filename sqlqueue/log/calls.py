@@ -77,7 +77,7 @@ class Call:
     def _publish(self, message: NewMessage, within: float) -> bool:
         """Publish it; return whether that is in a test's transaction."""
         self._alias = settings.DATABASE
-        if settings.sharded:
+        if settings.several:
             self._alias = destination(self._topic, message.key, message.id, relay=False).alias
         in_test = _refuse_transaction(self._alias)
         self.watch = SettleWatch(self._alias, self._topic)

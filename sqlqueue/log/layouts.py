@@ -1,4 +1,4 @@
-"""The layouts of topics: their epochs, as this shard's tables have them."""
+"""The layouts of topics: their epochs, as this database's tables have them."""
 
 from __future__ import annotations
 

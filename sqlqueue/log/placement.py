@@ -1,189 +1,109 @@
-"""The placement of topics: which shards a topic is on, and in which of them a message belongs.
+"""The placement of messages: on which database a message belongs, and where it is looked for.
 
-A topic's row on DATABASE's shard fixes its shards when it is first used, as it fixes its partitions; the rows on the
-other shards repeat them, so that a process can start while DATABASE's shard is down.
+The settings say which databases a topic is on; what is stored with it is compared with that (topics.to_publish).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from django.db import Error, connections
 
 from sqlqueue.conf import settings
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic, did_you_mean, new_id
-from sqlqueue.core.shards import shard_of
+from sqlqueue.core.databases import database_of
+from sqlqueue.core.keys import did_you_mean, new_id
 from sqlqueue.database import retries
-from sqlqueue.database.retries import ErrorKind
-from sqlqueue.database.transactions import in_callers_transaction, remember_once_committed
+from sqlqueue.database.transactions import in_callers_transaction
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
-from sqlqueue.log.stored_topics import (
-    Placement,
-    insert_placed,
-    refuse_missing,
-    repeated_placement,
-    require_declared,
-    stored_placement,
-)
 
 T = TypeVar("T")
 
-_known: dict[str, Placement] = {}
-
 
 class Destination(NamedTuple):
-    """Where a message goes: the alias of its shard, and that of the caller's transaction whose database relays it; ""
-    if it enters its shard at once."""
+    """Where a message goes: the alias of its database, and that of the caller's transaction whose database relays it;
+    "" if it enters its log at once."""
 
     alias: str
     relay: str = ""
 
 
-def placement(name: str) -> Placement:
-    """Return what is fixed of a topic; a new one gets it from the settings. Remembered once committed.
-
-    Raises ConfigurationError for one that is not declared, or has a shard that SHARDS does not name any more.
-    """
-    try:
-        return _known[name]
-    except (KeyError, TypeError):
-        pass
-    checked_topic(name)
-    return existing_placement(name) or _remembered(settings.home, name, _new(settings.home, name))
-
-
-def existing_placement(name: str) -> Placement | None:
-    """Return the same of a topic that exists; None for another."""
-    if name in _known:
-        return _known[name]
-    home, here = settings.home, settings.DATABASE
-    # What serves another shard asks that one, so that it does not wait for DATABASE's.
-    if here != home and (repeated := repeated_placement(here, name)) is not None:
-        return _remembered(here, name, repeated)
-    found, gone = _ask(home, name)
-    if gone is not None and (found := _elsewhere(home, name)) is None:
-        raise gone
-    return None if found is None else _remembered(home, name, found)
-
-
-def _new(home: str, name: str) -> Placement:
-    own = name.removesuffix(DEAD_LETTER_SUFFIX)
-    if own != name:  # dead letters stay where their messages are
-        return insert_placed(home, name, placement(own))
-    require_declared(home, name)
-    options = settings.topic(name)
-    return insert_placed(home, name, Placement(options.partitions, options.priorities, settings.shards_of(name)))
-
-
-def _elsewhere(home: str, name: str) -> Placement | None:
-    """Return what another shard says of a topic, while DATABASE's is down."""
-    for shard in settings.shards_of(name):
-        alias = settings.shards[shard]
-        if alias != home and (found := _ask(alias, name)[0]) is not None:
-            return found
-    return None
-
-
-def _ask(alias: str, name: str) -> tuple[Placement | None, Error | None]:
-    """Return what a shard says of a topic, and the error if it does not answer."""
-    try:
-        return stored_placement(alias, name), None
-    except Error as error:
-        if retries.classify(error) is not ErrorKind.GONE or connections[alias].in_atomic_block:
-            raise
-        retries.drop_connection(alias)
-        return None, error
-
-
-def _remembered(alias: str, name: str, found: Placement) -> Placement:
-    refuse_missing(name, found.shards)
-    remember_once_committed(alias, _known, name, found)
-    return found
-
-
-def forget_placements() -> None:
-    """Forget all of them, so that they are looked up again."""
-    _known.clear()
-
-
-def open_shards() -> list[str]:
-    """Return the names of the shards on which the caller has a transaction open."""
-    return [name for name, alias in settings.shards.items() if in_callers_transaction(connections[alias])]
+def open_logs() -> list[str]:
+    """Return the aliases of the logs on which the caller has a transaction open."""
+    return [alias for alias in settings.aliases if in_callers_transaction(connections[alias])]
 
 
 def destination(topic: str, key: str, id: str | None, relay: bool) -> Destination:
-    """Return where a message goes: the shard of its key, or of its id; without both that of the open transaction, or
+    """Return where a message goes: the database of its key, or of its id; without both that of the open transaction, or
     any of the topic's.
 
-    Raises InvalidMessage if the caller's transaction is on another shard than the message's, unless `relay` is given:
-    two databases do not commit together.
+    Raises InvalidMessage if the caller's transaction is on another database than the message's, unless `relay` is
+    given: two databases do not commit together.
     """
     return chooser(topic, relay)(key, id)
 
 
 def chooser(topic: str, relay: bool) -> Callable[[str, str | None], Destination]:
     """Return what `destination` does for messages of one topic, by key and id."""
-    placed, opened = placement(topic), open_shards()
+    databases, opened = settings.databases_of(topic), open_logs()
 
     def choose(key: str, id: str | None) -> Destination:
-        shard = _shard(placed, key, id, opened)
-        if opened and shard not in opened:
-            _refuse_transaction(topic, key, shard, opened, relay)
-            return Destination(settings.shards[shard], settings.shards[opened[0]])
-        return Destination(settings.shards[shard])
+        alias = _database(databases, key, id, opened)
+        if opened and alias not in opened:
+            _refuse_transaction(topic, key, alias, opened, relay)
+            return Destination(alias, opened[0])
+        return Destination(alias)
 
     return choose
 
 
 def destination_on_commit(topic: str, key: str, id: str | None) -> tuple[str, str]:
-    """Return the alias of the shard that a message goes to, and of the one after whose commit. Raises InvalidMessage if
-    it cannot be told which transaction is meant."""
-    placed, opened = placement(topic), open_shards()
-    shard = _shard(placed, key, id, opened)
-    alias = settings.shards[shard]
-    if not opened or shard in opened:
+    """Return the alias of the database that a message goes to, and of the one after whose commit. Raises InvalidMessage
+    if it cannot be told which transaction is meant."""
+    opened = open_logs()
+    alias = _database(settings.databases_of(topic), key, id, opened)
+    if not opened or alias in opened:
         return alias, alias
     if len(opened) > 1:
         raise InvalidMessage(
-            f"transactions are open on the shards {_told(opened)}, and the message of topic {topic!r} goes to "
-            f"{shard!r}: say which commit is meant with transaction.on_commit(…, using=…)"
+            f"transactions are open on {_told(opened)}, and the message of topic {topic!r} goes to {alias!r}: say which"
+            " commit is meant with transaction.on_commit(…, using=…)"
         )
-    return alias, settings.shards[opened[0]]
+    return alias, opened[0]
 
 
-def _refuse_transaction(topic: str, key: str, shard: str, opened: list[str], relay: bool) -> None:
+def _refuse_transaction(topic: str, key: str, alias: str, opened: list[str], relay: bool) -> None:
     what = f"key {key!r}" if key else "this message"
     if not relay:
         raise InvalidMessage(
-            f"{what} of topic {topic!r} belongs to shard {shard!r}, and the open transaction is on shard "
-            f"{_told(opened)}: they would not commit together. Use publish_on_commit, or relay=True, which commits "
-            "with the transaction and moves the message to its shard afterwards, once"
+            f"{what} of topic {topic!r} belongs on database {alias!r}, and the open transaction is on {_told(opened)}:"
+            " they would not commit together. Use publish_on_commit, or relay=True, which commits with the transaction"
+            " and moves the message to its database afterwards, once"
         )
     if len(opened) > 1:
         raise InvalidMessage(
-            f"{what} of topic {topic!r} belongs to shard {shard!r}, and transactions are open on the shards "
-            f"{_told(opened)}: relay=True needs one of them only, with which it commits"
+            f"{what} of topic {topic!r} belongs on database {alias!r}, and transactions are open on {_told(opened)}:"
+            " relay=True needs one of them only, with which it commits"
         )
 
 
-def _shard(placed: Placement, key: str, id: str | None, opened: list[str]) -> str:
+def _database(databases: Sequence[str], key: str, id: str | None, opened: Sequence[str]) -> str:
     text = key or id
     if isinstance(text, str) and text:  # what is no string is refused with the message
-        return shard_of(text, placed.shards)
-    return next((shard for shard in opened if shard in placed.shards), None) or shard_of(new_id(), placed.shards)
+        return database_of(text, databases)
+    return next((alias for alias in opened if alias in databases), None) or database_of(new_id(), databases)
 
 
-def _told(shards: list[str]) -> str:
-    return " and ".join(map(repr, shards))
+def _told(aliases: Iterable[str]) -> str:
+    return " and ".join(map(repr, aliases))
 
 
 def first_found(
     look: Callable[[str], T | None], topic: str, key: str, id: str, afterwards: Callable[[str], T | None] | None = None
 ) -> T | None:
-    """Look for a message in the log, or the schedule, of the shards where it can be, by their aliases, until one has
-    something to say of it: it is on one at most. A shard that does not answer matters only if the message is not found
-    on the others. afterwards: how to look at all of them once more if it is on none."""
+    """Look for a message in the log, or the schedule, of the databases where it can be, by their aliases, until one has
+    something to say of it: it is on one at most. One that does not answer matters only if the message is not found on
+    the others. afterwards: how to look at all of them once more if it is on none."""
     silent: Error | None = None
     aliases = searched(topic, key, id)
     for alias in aliases:
@@ -191,7 +111,7 @@ def first_found(
             if found := look(alias):
                 return found
         except Error as error:
-            if not settings.sharded or not retries.unreachable(alias, error):
+            if not settings.several or not retries.unreachable(alias, error):
                 raise
             silent = error
     if silent is not None:
@@ -202,35 +122,36 @@ def first_found(
 
 
 def searched(topic: str, key: str, id: str = "") -> list[str]:
-    """Return the aliases of the shards where a message of this topic, key and id can be, the likeliest first: one that
-    has a key is on that of the key, and a keyless one may be where its publisher's transaction was."""
-    if not settings.sharded:
+    """Return the aliases of the databases where a message of this topic, key and id can be, the likeliest first: one
+    that has a key is on that of the key, and a keyless one may be where its publisher's transaction was."""
+    if not settings.several:
         return [settings.DATABASE]
-    found = existing_placement(topic)
-    shards = settings.shards_of(topic) if found is None else found.shards
-    likely = shard_of(key or id, shards)
-    others = [] if key else [shard for shard in shards if shard != likely]
-    return [settings.shards[shard] for shard in (likely, *others)]
+    databases = settings.databases_of(topic)
+    likely = database_of(key or id, databases)
+    return [likely, *(alias for alias in databases if alias != likely and not key)]
 
 
-def worked_on(topic: str, shard: str, offsets: Iterable[int] | None) -> list[str]:
-    """Return the aliases of the shards that an operation on a topic is about: the one that is named, or worked on; else
-    those of the topic.
+def worked_on(topic: str, database: str, offsets: Iterable[int] | None) -> list[str]:
+    """Return the aliases of the databases that an operation on a topic is about: the one that is named, or worked on;
+    else those of the topic.
 
-    Raises ConfigurationError for a shard that there is not, and for offsets of a topic of several shards: an offset is
-    one shard's.
+    Raises ConfigurationError for a database that has no log, and for offsets of a topic on several: an offset is one
+    log's.
     """
-    if shard:
-        if shard not in settings.shards:
-            raise ConfigurationError(f"there is no shard {shard!r}.{did_you_mean(shard, settings.shards)}")
-        return [settings.shards[shard]]
-    if not settings.sharded or settings.is_at_shard:
+    if database:
+        refuse_unknown(database)
+        return [database]
+    if not settings.several or settings.is_at_database:
         return [settings.DATABASE]
-    found = existing_placement(topic)
-    shards = settings.shards_of(topic) if found is None else found.shards
-    if offsets is not None and len(shards) > 1:
+    databases = settings.databases_of(topic)
+    if offsets is not None and len(databases) > 1:
         raise ConfigurationError(
-            f"topic {topic!r} is on the shards {_told(list(shards))}, and an offset is one shard's: say which with "
-            "shard=…"
+            f"topic {topic!r} is on {_told(databases)}, and an offset is one log's: say which with database=…"
         )
-    return [settings.shards[each] for each in shards]
+    return list(databases)
+
+
+def refuse_unknown(database: str) -> None:
+    """Raise ConfigurationError for an alias that is that of no log."""
+    if database not in settings.aliases:
+        raise ConfigurationError(f"there is no log on {database!r}.{did_you_mean(database, settings.aliases)}")

@@ -14,7 +14,7 @@ from sqlqueue.core.new_message import OPTIONS, NewMessage, OnConflict, PublishOp
 from sqlqueue.core.unique_for import UniqueFor
 from sqlqueue.database import weight
 from sqlqueue.database.insert_sql import LogRow
-from sqlqueue.log import shard_publish
+from sqlqueue.log import spread_publish
 from sqlqueue.log.adding import add_all, add_offer, add_row, notify_of
 from sqlqueue.log.conflicts import Offer
 from sqlqueue.log.offers import OfferMaker, checked_due, offer_maker
@@ -61,7 +61,7 @@ def publish(
     on_conflict: "ignore", or "replace" a scheduled message of this id
     expires: seconds or a timedelta after which it is a dead letter instead
     unique_for: "key", seconds or a timedelta for which a pending message of the key keeps it out; False: not at all
-    relay: with SHARDS: commit on another shard, and move to its own afterwards
+    relay: commit on another database than the message's, and move to its own afterwards
 
     Raises InvalidMessage for what cannot be stored as given, and ConfigurationError for an undeclared topic.
     """
@@ -87,7 +87,7 @@ def publish_message(
     topic: str, message: NewMessage, reply_kept: float | None = None, relay: bool = False, alias: str = ""
 ) -> Published:
     """Publish one message, as publish does. reply_kept: for how many seconds what comes of it is stored, for a caller
-    that waits for a reply; None if none does. alias: of the shard that was chosen for it already."""
+    that waits for a reply; None if none does. alias: of the database that was chosen for it already."""
     sending = propagation.sending(topic)
     if sending is None:
         return _publish(topic, message, message.headers, reply_kept, relay, alias)
@@ -100,12 +100,12 @@ def publish_message(
 def _publish(
     topic: str, message: NewMessage, headers: Any, reply_kept: float | None, relay: bool, alias: str
 ) -> Published:
-    if alias or not settings.sharded:
+    if alias or not settings.several:
         return _publish_at(alias or settings.DATABASE, topic, message, headers, reply_kept)
 
     to = destination(topic, message.key, message.id, relay)
     if to.relay:
-        return shard_publish.relay_one(topic, message, headers, to)
+        return spread_publish.relay_one(topic, message, headers, to)
     return _publish_at(to.alias, topic, message, headers, reply_kept)
 
 
@@ -113,15 +113,15 @@ def _publish_at(alias: str, topic: str, message: NewMessage, headers: Any, reply
     maker = offer_maker(alias, to_publish(alias, topic))
     row = maker.plain_row(message, headers) if reply_kept is None else None
     if row is not None:
-        published = Published(add_row(alias, row), row.id, CREATED, settings.shard_name(alias))
-        announce(message_published, publish, topic=topic, count=1, shard=published.shard)
+        published = Published(add_row(alias, row), row.id, CREATED, settings.label(alias))
+        announce(message_published, publish, topic=topic, count=1, database=published.database)
         return published
     offer = maker.offer(message, headers, reply_kept)
     offset, id, status = add_offer(alias, offer)
-    shard = settings.shard_name(alias)
+    database = settings.label(alias)
     if status != IGNORED and notify_of(alias, [offer]):
-        announce(message_published, publish, topic=topic, count=1, shard=shard)
-    return Published(offset, id, status, shard)
+        announce(message_published, publish, topic=topic, count=1, database=database)
+    return Published(offset, id, status, database)
 
 
 def publish_many(topic: str, messages: Iterable[NewMessage | Any], *, relay: bool = False) -> PublishedMany:
@@ -131,10 +131,10 @@ def publish_many(topic: str, messages: Iterable[NewMessage | Any], *, relay: boo
         result has counts only
     relay: as in publish
 
-    With SHARDS all or none of those of each shard are published, and an iterator is refused.
+    Of a topic on several databases, all or none of those of each are published, and an iterator is refused.
 
-    Raises InvalidMessage, and has published none then, and PartlyPublished if some shards have failed and others have
-    not.
+    Raises InvalidMessage, and has published none then, and PartlyPublished if some databases have failed and others
+    have not.
     """
     refuse_in_async("publish_many", "await apublish_many(…)")
     sending = propagation.sending(topic)
@@ -150,12 +150,12 @@ def _publish_many(
     topic: str, messages: Iterable[NewMessage | Any], traced: Callable[[Any], Any] | None, relay: bool
 ) -> PublishedMany:
     """traced: returns the headers to store for those of a message; None: the same."""
-    if not settings.sharded:
+    if not settings.several:
         return _publish_many_at(settings.DATABASE, topic, messages, traced)
 
-    to = shard_publish.only_destination(topic, relay)
+    to = spread_publish.only_destination(topic, relay)
     if to is None or to.relay:
-        return shard_publish.publish_many(topic, messages, traced, relay)
+        return spread_publish.publish_many(topic, messages, traced, relay)
     return _publish_many_at(to.alias, topic, messages, traced)
 
 
@@ -169,7 +169,7 @@ def _publish_many_at(
     else:
         entered, published = _publish_stream(alias, checked)
     if entered:
-        announce(message_published, publish_many, topic=topic, count=entered, shard=settings.shard_name(alias))
+        announce(message_published, publish_many, topic=topic, count=entered, database=settings.label(alias))
     return published
 
 
@@ -225,9 +225,9 @@ def publish_on_commit(topic: str, payload: Any, **options: Unpack[PublishOptions
         raise TypeError(f"publish_on_commit has no option {sorted(unknown)[0]!r}")
     message = NewMessage(payload, **options)
     alias = committed = settings.DATABASE
-    if settings.sharded:
+    if settings.several:
         alias, committed = destination_on_commit(topic, message.key, message.id)
-        info = shard_publish.fixed(topic)
+        info = planned(alias, topic)
         hook = propagation.bound(lambda: publish_message(topic, message, alias=alias))
     else:
         info = to_publish(alias, topic)

@@ -20,13 +20,13 @@ class Published:
     id: of the message, or of the one that kept it out
     status: `created`; `updated`: it has replaced a scheduled one; `ignored`: there was one already, and nothing has
         changed
-    shard: the name of its shard; "" without SHARDS
+    database: the alias of its database; "" if there is one log only
     """
 
     offset: int | None
     id: str
     status: Status
-    shard: str = ""
+    database: str = ""
 
     @property
     def created(self) -> bool:

@@ -1,117 +1,207 @@
-"""The relay, where it begins: messages that are published in a transaction on one shard and belong to another wait in
-a table of that transaction's database."""
+"""The relay: messages that a transaction on one database publishes, and that belong on another.
+
+They are published to a topic of their target (core.relay) in the transaction's log, and a built-in consumer of that log
+brings them. Two databases do not commit together, so the target knows how far it has got: the transaction that adds
+messages there raises a position, on the condition that it is still what it was. A message at or below it is there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from django.db import Error
 
 from sqlqueue.conf import settings
-from sqlqueue.core.keys import new_id
-from sqlqueue.core.shards import shard_of
-from sqlqueue.database.chunks import insert_all
-from sqlqueue.database.insert_sql import LogRow, Stored
+from sqlqueue.core.codec import decode, encode, encode_headers
+from sqlqueue.core.keys import partition_of
+from sqlqueue.core.relay import Relayed, id_prefix, relay_id, relay_topic, with_relayed, without_relayed
+from sqlqueue.core.settle_plan import FetchedMessage
+from sqlqueue.database import clock, retries
+from sqlqueue.database.gate import insert_many
+from sqlqueue.database.insert_sql import LogRow
+from sqlqueue.database.limits import check_row
 from sqlqueue.database.scheduling import Due
 from sqlqueue.database.statements import dialect, execute
-from sqlqueue.database.validation import scheduled
 from sqlqueue.exceptions import InvalidMessage
-from sqlqueue.log.conflicts import Offer
-from sqlqueue.log.placement import placement
+from sqlqueue.log.conflicts import Offer, add_many
+from sqlqueue.log.notifier import notify_after_commit
+from sqlqueue.log.topics import to_publish, topic_info
+from sqlqueue.models import Message
 
-TABLE = "sqlqueue_relayed_message"
-COLUMNS = (
-    "topic, partition_key, message_id, payload, headers, priority, target_group, body, expires_after, shard, due_at"
-)
-MARKS = "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s"
-# The server copies it: it may be large. Index: the primary key.
-TAKE_OVER = f"""
-    INSERT INTO {TABLE} ({COLUMNS})
-    SELECT topic, partition_key, COALESCE(message_id, %s), {{payload}}, {{headers}}, priority, target_group, body,
-    %s, %s, NULL FROM sqlqueue_scheduled_message WHERE id = %s
+# Index: the unique key of both.
+POSITION = 'SELECT "offset", message_id FROM sqlqueue_relay_position WHERE source = %s AND "partition" = %s'
+FIRST = 'INSERT INTO sqlqueue_relay_position (source, "partition", "offset", message_id) VALUES (%s, %s, 0, \'\') '
+RAISE = """
+    UPDATE sqlqueue_relay_position SET "offset" = %s, message_id = %s
+    WHERE source = %s AND "partition" = %s AND "offset" = %s AND message_id = %s
 """
+PARTITION = 0  # a relay topic has one: its messages arrive in their order
 
 
-def add(source: str, shard: str, offers: Sequence[Offer]) -> None:
-    """Let messages wait for their way to a shard, in the caller's transaction.
+class Position(NamedTuple):
+    """The last message that has come from a database: its offset and id there."""
 
-    Raises InvalidMessage for what only their shard could answer."""
-    for offer in offers:
-        topic = offer.message.row.topic
-        if offer.unique_for is not None:
+    offset: int
+    id: str
+
+
+class Waiting(NamedTuple):
+    """A message on its way, and the databases between which it is."""
+
+    source: str
+    target: str
+    message: Message
+    group: str
+
+
+# -- where it begins --------------------------------------------------------------------------------------------------
+
+
+def add(source: str, target: str, offers: Sequence[Offer]) -> None:
+    """Let messages go their way to a database, in the caller's transaction.
+
+    Raises InvalidMessage for what only their own database could answer."""
+    rows = [_on_its_way(target, offer) for offer in offers]
+    topic_info(source, relay_topic(target))
+    insert_many(source, rows, may_repeat=False)
+    notify_after_commit(source, rows)
+
+
+def _on_its_way(target: str, offer: Offer) -> LogRow:
+    row, delay, at = offer.message
+    if offer.unique_for is not None:
+        raise InvalidMessage(
+            f"topic {row.topic!r}: unique_for cannot be relayed, for only the key's own database knows what is pending:"
+            " give unique_for=False, or use publish_on_commit"
+        )
+    if offer.replace:
+        raise InvalidMessage(
+            f"topic {row.topic!r}: on_conflict='replace' cannot be relayed, for only the key's own database knows what "
+            "is scheduled: leave it out, or use publish_on_commit"
+        )
+    due = None if at is None else at.isoformat()
+    relayed = Relayed(row.topic, row.id, row.key, row.priority, row.target_group, due, delay, row.expires)
+    return row._replace(
+        topic=relay_topic(target),
+        partition=PARTITION,
+        priority=0,
+        id=relay_id(row.topic, row.key, row.id),
+        headers=encode_headers(with_relayed(decode(row.headers), relayed)),
+        target_group="",
+        expires=None,
+    )
+
+
+# -- where it ends ----------------------------------------------------------------------------------------------------
+
+
+def arrive(source: str, target: str, messages: Sequence[FetchedMessage]) -> None:
+    """Publish relayed messages on their database, in their order: each once, however often this is called with it, and
+    by however many processes at once.
+
+    Raises InvalidMessage or ConfigurationError for what their topic refuses: none of them is published then.
+    """
+    while True:
+        position = _position(source, target)
+        new = _not_arrived(source, position, messages)
+        if not new:
+            return
+        offers = _offers(source, target, new)
+        if retries.run(target, _arrive, source, target, position, Position(new[-1].offset, new[-1].id), offers):
+            return
+
+
+def _arrive(source: str, target: str, before: Position, after: Position, offers: Sequence[Offer]) -> bool:
+    if not execute(target, RAISE, (*after, source, PARTITION, *before)).rowcount:
+        return False  # another process has brought some
+    add_many(target, offers)
+    notify_after_commit(target, [offer.message.row for offer in offers if not offer.scheduled])
+    return True
+
+
+def _position(source: str, target: str) -> Position:
+    found = execute(target, POSITION, (source, PARTITION)).fetchone()
+    if found is None:
+        execute(target, FIRST + dialect(target).ignore('source, "partition"'), (source, PARTITION))
+        found = execute(target, POSITION, (source, PARTITION)).fetchone()
+    return Position(*found)
+
+
+def _not_arrived(source: str, position: Position, messages: Sequence[FetchedMessage]) -> list[FetchedMessage]:
+    """Return those of the messages that have not arrived yet.
+
+    Offsets only rise, unless the source has lost its last messages in a failover: then the message of the position is
+    not in its log, and what is there was published since.
+    """
+    behind = [one for one in messages if one.offset <= position.offset]
+    if not behind:
+        return list(messages)
+    log = Message.objects.using(source)
+    if log.filter(offset=position.offset, message_id=position.id).exists():
+        there: set[str] = set()
+    else:  # collected with all that is behind it, or lost
+        offsets = [one.offset for one in behind]
+        there = set(log.filter(offset__in=offsets).values_list("message_id", flat=True))
+    return [one for one in messages if one.offset > position.offset or one.id in there]
+
+
+def _offers(source: str, target: str, messages: Sequence[FetchedMessage]) -> list[Offer]:
+    """Return messages as they are published on their database."""
+    found: list[Offer] = []
+    now: datetime | None = None
+    for one in messages:
+        relayed, headers = without_relayed(decode(one.headers))
+        info = to_publish(target, relayed.topic)
+        if not 0 <= relayed.priority < info.priorities:
             raise InvalidMessage(
-                f"topic {topic!r}: unique_for cannot be relayed, for only the key's own shard knows what is pending: "
-                "give unique_for=False, or use publish_on_commit"
+                f"priority {relayed.priority} is not one of topic {relayed.topic!r}, which has {info.priorities}"
             )
-        if offer.replace:
-            raise InvalidMessage(
-                f"topic {topic!r}: on_conflict='replace' cannot be relayed, for only the key's own shard knows what is "
-                "scheduled: leave it out, or use publish_on_commit"
-            )
-    run: list[tuple[object, ...]] = []
-    form = ""
-    for offer in offers:
-        row, delay, at = offer.message
-        due: tuple[object, ...]
-        if delay is not None:
-            its, due = "{later}", (round(delay * 1_000_000),)
-        elif at is not None:
-            its, due = "%s", (dialect(source).time(at),)
-        else:
-            its, due = "NULL", ()
-        if its != form and run:
-            _insert(source, form, run)
-            run = []
-        form = its
-        run.append((*scheduled(row), shard, *due))
-    if run:
-        _insert(source, form, run)
+        created = clock.moment(one.created)
+        due = None if relayed.due is None else datetime.fromisoformat(relayed.due)
+        if relayed.delay is not None:
+            due = created + timedelta(seconds=relayed.delay)
+        expires = relayed.expires
+        if expires is not None and due is None:  # it counts from the publish
+            now = now or clock.now(source)
+            expires = round((expires - (now - created) / timedelta(microseconds=1)) / 1_000) * 1_000
+        row = LogRow(
+            relayed.topic,
+            partition_of(relayed.key or relayed.id, info.partitions),
+            relayed.priority,
+            relayed.key,
+            relayed.id,
+            one.payload if isinstance(one.payload, str) else encode(one.payload),
+            None if headers is None else encode_headers(headers),
+            relayed.group,
+            body=None if one.body is None else bytes(one.body),
+            expires=expires,
+        )
+        check_row(target, row, settings.MAX_PAYLOAD_BYTES)
+        found.append(Offer(Due(row, None, due), named=True, replace=False, scheduled=due is not None))
+    return found
 
 
-def _insert(source: str, due: str, rows: Sequence[Sequence[object]]) -> None:
-    insert_all(source, f"{TABLE} ({COLUMNS})", f"({MARKS}, {due})", "", rows, dialect(source).rows_of_one_insert)
+# -- in between -------------------------------------------------------------------------------------------------------
 
 
-def shard_elsewhere(alias: str, topic: str, key: str, id: str | None) -> str:
-    """Return the shard that a scheduled message belongs to if that is not this one, "" if it is: plain SQL may have
-    inserted it anywhere. A keyless one may be on any of its topic's shards."""
-    if not settings.sharded:
-        return ""
-    here, placed = settings.shard_name(alias), placement(topic)
-    if not key and here in placed.shards:
-        return ""
-    shard = shard_of(key or id or new_id(), placed.shards)
-    return "" if shard == here else shard
-
-
-def add_here_or_relay(alias: str, rows: Sequence[LogRow], insert: Callable[[str, Sequence[LogRow]], object]) -> None:
-    """Add messages to this shard's log with `insert`, in the caller's transaction, or let those wait for their way
-    that belong elsewhere."""
-    if not settings.sharded:
-        insert(alias, rows)
-        return
-    away = {
-        index: shard for index, row in enumerate(rows) if (shard := shard_elsewhere(alias, row.topic, row.key, row.id))
-    }
-    here = [row for index, row in enumerate(rows) if index not in away]
-    if here:
-        insert(alias, here)
-    for index, shard in away.items():
-        add(alias, shard, [Offer(Due(_with_payload(alias, rows[index]), None, None), True, False, False)])
-
-
-def _with_payload(alias: str, row: LogRow) -> LogRow:
-    """Return a row with the payload that the server was to copy."""
-    source = row.payload
-    if not isinstance(source, Stored):
-        return row
-    syntax = dialect(alias)
-    text = f"SELECT {syntax.json_text('payload')}, {syntax.json_text('headers')}, body FROM {source.table}"
-    payload, headers, body = execute(alias, f'{text} WHERE "{source.key}" = %s', (source.id,)).fetchone()
-    return row._replace(payload=payload, headers=headers, body=None if body is None else bytes(body))
-
-
-def take_over(alias: str, number: int, shard: str, expires: float | None) -> None:
-    """Copy a scheduled message that is due to those that wait for their way to a shard, in the caller's transaction.
-    expires: in so many seconds, None for never."""
-    syntax = dialect(alias)
-    text = TAKE_OVER.replace("{payload}", syntax.json_text("payload")).replace("{headers}", syntax.json_text("headers"))
-    execute(alias, text, (new_id(), expires, shard, number))
+def waiting(topic: str, key: str, id: str) -> Waiting | None:
+    """Return a message that is on its way to its database; None if there is none. A database that does not answer is
+    left out."""
+    first = id_prefix(topic, key, id)
+    for source in settings.aliases:
+        for target in settings.databases_of(topic):
+            if source == target:
+                continue
+            try:
+                rows = Message.objects.using(source).filter(
+                    topic=relay_topic(target), message_id__gt=f"{first}-", message_id__lt=f"{first}."
+                )
+                message = rows.order_by("message_id").last()
+                if message is not None and message.offset > _position(source, target).offset:
+                    return Waiting(source, target, message, without_relayed(message.headers)[0].group)
+            except Error as error:
+                if not retries.unreachable(source, error) and not retries.unreachable(target, error):
+                    raise
+    return None

@@ -10,6 +10,7 @@ from django.db import Error, connections
 
 from sqlqueue.conf import settings
 from sqlqueue.core.codec import decode, encode, encode_headers
+from sqlqueue.core.databases import database_of
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text, new_id, partition_of
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import storable
@@ -26,7 +27,7 @@ from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.validation import refuse_dead_letters
 from sqlqueue.database.weight import LIGHT
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE, InvalidMessage, SqlqueueError
-from sqlqueue.log import batch_parts, relay
+from sqlqueue.log import batch_parts
 from sqlqueue.log.notifier import notify_after_commit
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import ScheduledMessage
@@ -179,16 +180,10 @@ def _move(alias: str, only: int | None = None) -> int | None:
     if len(locked) != len(ids):
         return 0  # another transaction is changing one of them: the caller moves them one by one
     taken, rows, refused = [], [], 0
-    away: dict[str, list[int]] = {}  # by shard
     for row in locked:
         if not row.is_due:
             continue
         try:
-            if shard := relay.shard_elsewhere(alias, row.topic, row.key, row.message_id):
-                expires = _expires(row)
-                relay.take_over(alias, row.id, shard, None if expires is None else expires / 1_000_000)
-                away.setdefault(shard, []).append(row.id)
-                continue
             rows.append(_log_row(alias, row))
             taken.append(row.id)
         except SqlqueueError as error:
@@ -202,10 +197,7 @@ def _move(alias: str, only: int | None = None) -> int | None:
             batch_parts.take_out(alias, batch_parts.lock_scheduled(alias, repeated))
         execute(alias, dialect(alias).delete("sqlqueue_scheduled_message", "id", len(taken)), taken)
         notify_after_commit(alias, rows)
-    for shard, gone in away.items():
-        batch_parts.relay_scheduled(alias, gone, shard)
-        execute(alias, dialect(alias).delete("sqlqueue_scheduled_message", "id", len(gone)), gone)
-    return len(rows) + sum(map(len, away.values())) + refused
+    return len(rows) + refused
 
 
 def _locked(alias: str, ids: Sequence[int]) -> list[DueRow]:
@@ -229,6 +221,8 @@ def _log_row(alias: str, due: DueRow) -> LogRow:
     if not due.group:  # a message for one group may be a replayed dead letter
         refuse_dead_letters(topic)
     info = topic_info(alias, topic)
+    if settings.several and key and (to := database_of(key, settings.databases_of(topic))) != alias:
+        raise InvalidMessage(f"key {key!r} of topic {topic!r} belongs on database {to!r}: schedule it there")
     checked_text(key, "key", KEY_LENGTH)
     if due.message_id is not None:
         checked_text(due.message_id, "id", ID_LENGTH)

@@ -17,7 +17,7 @@ from sqlqueue.database.ids import FIND_SCHEDULED
 from sqlqueue.database.scheduling import TAKE
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import InvalidMessage
-from sqlqueue.log import batch_parts, relay_hold, task_states
+from sqlqueue.log import batch_parts, task_states
 from sqlqueue.log.placement import first_found, searched
 from sqlqueue.log.topics import planned
 from sqlqueue.models import ScheduledMessage
@@ -110,32 +110,27 @@ aget_scheduled = async_twin(get_scheduled)
 def cancel(topic: str, *, id: str, key: str = "") -> bool:
     """Delete a message from the schedule, in the caller's transaction; return whether it was still scheduled.
 
-    False: it is in the log already, or was never scheduled, as far as the caller's transaction sees. With SHARDS a
-    message that waits for its way to another shard counts as scheduled.
+    False: it is in the log already, or was never scheduled, as far as the caller's transaction sees. One that is
+    on its way from another database (relay=True) is left.
 
-    Raises InvalidMessage and ConfigurationError for what publish would refuse; InvalidMessage inside a transaction for
-    a message that waits for its way to another shard.
+    Raises InvalidMessage and ConfigurationError for what publish would refuse.
     """
     refuse_in_async("cancel", "await acancel(…)")
     identity = _identity(settings.DATABASE, topic, id, key)
     run = retries.run if task_states.has_tasks(topic) else retries.run_statement
-    relayed = settings.sharded and relay_hold.take_out(topic, key, id) > 0  # first: it may arrive meanwhile
-    taken = bool(first_found(lambda alias: run(alias, _cancel, alias, identity), topic, key, id))
-    return taken or (relayed and not relay_hold.in_log(topic, key, id))
+    return bool(first_found(lambda alias: run(alias, _cancel, alias, identity), topic, key, id))
 
 
 def cancel_all(topic: str, *, key: str) -> int:
     """Delete all messages of a topic and key from the schedule, all or none of them, in the caller's transaction;
-    return how many there were. Those that are entering the log are not among them; with SHARDS those that wait for
-    their way to another shard are.
+    return how many there were. Those that are entering the log are not among them.
 
     Raises what `cancel` does.
     """
     refuse_in_async("cancel_all", "await sync_to_async(cancel_all)(…)")
     planned(settings.DATABASE, topic)
     checked_text(key, "key", KEY_LENGTH)
-    relayed = relay_hold.take_out(topic, key) if settings.sharded else 0
-    return relayed + sum(retries.run(alias, _cancel_all, alias, topic, key) for alias in searched(topic, key))
+    return sum(retries.run(alias, _cancel_all, alias, topic, key) for alias in searched(topic, key))
 
 
 acancel = async_twin(cancel)

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import Any
+
+from django.db import Error
 
 from sqlqueue.conf import settings
+from sqlqueue.core.databases import SEPARATOR, as_stored
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.periodic import PERIODIC_TOPIC
-from sqlqueue.core.shards import as_stored, from_stored
+from sqlqueue.core.relay import is_relay_topic
+from sqlqueue.database import retries
 from sqlqueue.database.aside import aside
 from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.validation import (
-    CREATE_PLACED_TOPIC,
     CREATE_TOPIC,
-    STORED_PLACEMENT,
     STORED_TOPIC,
     TopicInfo,
     undeclared,
 )
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import Topic
-
-
-class Placement(NamedTuple):
-    """What is fixed of a topic, on all shards: how many partitions and priorities it has on each, and the names of the
-    shards that its keys are spread over, in order."""
-
-    partitions: int
-    priorities: int
-    shards: tuple[str, ...]
 
 
 def is_declared(alias: str, name: str) -> bool:
@@ -41,7 +34,13 @@ def is_declared(alias: str, name: str) -> bool:
 def is_known(alias: str, name: str) -> bool:
     """Tell the same, whatever STRICT_TOPICS is."""
     own = name.removesuffix(DEAD_LETTER_SUFFIX)
-    return settings.names(name) or settings.declares(own) or own == PERIODIC_TOPIC or bool(existing(alias, {name}))
+    return (
+        settings.names(name)
+        or settings.declares(own)
+        or own == PERIODIC_TOPIC
+        or is_relay_topic(own)
+        or bool(existing(alias, {name}))
+    )
 
 
 def existing(alias: str, names: Collection[str]) -> set[str]:
@@ -65,7 +64,7 @@ def known(alias: str) -> set[str]:
 
 
 def stored(alias: str, name: str) -> TopicInfo | None:
-    """Return a topic as this shard has it, None if it has not."""
+    """Return a topic as this log has it, None if it has not."""
     return _topic_of(execute(alias, STORED_TOPIC, (name,)))
 
 
@@ -73,44 +72,6 @@ def stored_aside(alias: str, name: str) -> TopicInfo | None:
     """Return the same as last committed: the caller's snapshot may be older than the row."""
     with aside(alias) as run:
         return _topic_of(run(STORED_TOPIC, (name,)))
-
-
-def stored_placement(alias: str, name: str) -> Placement | None:
-    """Return what this shard says of a topic, as last committed; None if it has no such topic."""
-    with aside(alias) as run:
-        return _placement_of(alias, run(STORED_PLACEMENT, (name,)))
-
-
-def repeated_placement(alias: str, name: str) -> Placement | None:
-    """Return what a shard beside DATABASE's repeats of a topic; None if it has no such topic, or one of the time when
-    it was a queue of its own."""
-    with aside(alias) as run:
-        row = run(STORED_PLACEMENT, (name,)).fetchone()
-    return Placement(row[0], row[1], from_stored(row[2])) if row and row[2] else None
-
-
-def stored_placements(alias: str) -> dict[str, Placement]:
-    """Return what this shard says of all its topics, by name."""
-    rows = Topic.objects.using(alias).values_list("name", "partitions", "priorities", "shards")
-    here = settings.shard_name(alias)
-    return {
-        name: Placement(partitions, priorities, from_stored(shards) or (here,))
-        for name, partitions, priorities, shards in rows
-    }
-
-
-def missing_shards(shards: Collection[str]) -> list[str]:
-    """Return those of a topic's stored shards that SHARDS does not name, or not any more."""
-    return [shard for shard in shards if shard and shard not in settings.shards]
-
-
-def refuse_missing(name: str, shards: Collection[str]) -> None:
-    """Raise ConfigurationError for a topic that is on a shard which SHARDS does not name: its keys would move."""
-    if missing := missing_shards(shards):
-        raise ConfigurationError(
-            f"topic {name!r} has messages on shard {missing[0]!r}, which SQLQUEUE['SHARDS'] does not have: name it "
-            "there"
-        )
 
 
 def insert(alias: str, name: str, partitions: int | None) -> TopicInfo:
@@ -128,37 +89,51 @@ def insert(alias: str, name: str, partitions: int | None) -> TopicInfo:
     return info
 
 
-def insert_placed(alias: str, name: str, placed: Placement) -> Placement:
-    """Insert the row of a topic of several shards if there is none, and return what is stored."""
-    name, _, _, *rest = _values(name, None)
-    values = (name, placed.partitions, placed.priorities, *rest, as_stored(placed.shards))
-    found = None
-    with aside(alias) as run:
-        while found is None:  # as in `insert`
-            run(CREATE_PLACED_TOPIC + dialect(alias).ignore("name"), values)
-            found = _placement_of(alias, run(STORED_PLACEMENT, (name,)))
-    return found
+def refuse_other_list(alias: str, info: TopicInfo) -> None:
+    """Raise ConfigurationError if a log has a topic on other databases than the settings say: of a key some messages
+    would be on one of them, and some on another."""
+    wanted = settings.databases_of(info.name)
+    if info.databases != as_stored(wanted):
+        raise ConfigurationError(
+            f"topic {info.name!r} was first used on {_told(alias, info)}, as its row on {alias!r} says, and the"
+            f" settings"
+            f" say {', '.join(wanted)}: its keys would move, and their order be lost. Let TOPICS[{info.name!r}]"
+            "['databases'] name the same in every process; to move the topic, see docs/databases.md"
+        )
+
+
+def refuse_moved(alias: str, name: str) -> None:
+    """Raise ConfigurationError for a topic that is new to a log, and that another one has on other databases than the
+    settings say now. Those that do not answer are not asked."""
+    wanted = as_stored(settings.databases_of(name))
+    for other in settings.aliases:
+        try:
+            info = None if other == alias else stored_aside(other, name)
+        except Error as error:
+            if not retries.unreachable(other, error):
+                raise
+            continue
+        if info is not None and (info.databases != wanted or other not in settings.databases_of(name)):
+            raise ConfigurationError(
+                f"topic {name!r} is on {_told(other, info)}, as its row on {other!r} says, and the settings say"
+                f" {', '.join(settings.databases_of(name))}: its keys would move, and their order be lost. Let"
+                f" TOPICS[{name!r}]['databases'] name the same; to move the topic, drain it there, and `queuetopic"
+                f" create {name}` on each of its new databases (docs/databases.md)"
+            )
+
+
+def _told(alias: str, info: TopicInfo) -> str:
+    return info.databases.replace(SEPARATOR, ", ") or alias
 
 
 def _topic_of(cursor: Any) -> TopicInfo | None:
     row = cursor.fetchone()
-    if not row:
-        return None
-    *fixed, shards = row
-    refuse_missing(fixed[0], from_stored(shards))
-    return TopicInfo(*fixed)
-
-
-def _placement_of(alias: str, cursor: Any) -> Placement | None:
-    row = cursor.fetchone()
-    if not row:
-        return None
-    partitions, priorities, shards = row
-    return Placement(partitions, priorities, from_stored(shards) or (settings.shard_name(alias),))
+    return TopicInfo(*row) if row else None
 
 
 def _values(name: str, partitions: int | None) -> tuple[Any, ...]:
     options = settings.topic(name)
     # Dead letters are kept until an operator replays or discards them.
     retention = None if name.endswith(DEAD_LETTER_SUFFIX) else options.retention
-    return name, partitions or options.partitions, options.priorities, retention, options.history
+    databases = as_stored(settings.databases_of(name))
+    return name, partitions or options.partitions, options.priorities, retention, options.history, databases

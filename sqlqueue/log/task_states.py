@@ -68,7 +68,7 @@ def has_tasks(topic: str) -> bool:
 
 
 # What may be changed of a task's message that waits: it is no other task then. By the columns' names.
-HARMLESS: Final = frozenset({"priority", "due_at", "shard"})
+HARMLESS: Final = frozenset({"priority", "due_at", "database"})
 
 
 def check_edit(topic: str, changes: Mapping[str, Any]) -> None:

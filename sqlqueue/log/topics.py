@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import checked_topic
+from sqlqueue.core.relay import is_relay_topic
 from sqlqueue.database.known_layouts import forget_layouts
 from sqlqueue.database.server_identity import forget_named
 from sqlqueue.database.session_guard import refuse_changing_session
 from sqlqueue.database.transactions import remember_once_committed
 from sqlqueue.database.validation import TopicInfo, refuse_dead_letters
-from sqlqueue.log.placement import existing_placement, forget_placements, placement
+from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.stored_topics import (
     existing,
     insert,
-    insert_placed,
     is_declared,
+    refuse_moved,
+    refuse_other_list,
     require_declared,
     stored,
     stored_aside,
@@ -22,7 +24,6 @@ from sqlqueue.log.stored_topics import (
 from sqlqueue.models import dead_letter_topic
 
 __all__ = [
-    "create",
     "dead_letters",
     "existing",
     "forget_topics",
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 _known: dict[tuple[str, str], TopicInfo] = {}
+_to_publish: dict[tuple[str, str], TopicInfo] = {}
 
 
 def topic_info(alias: str, name: str) -> TopicInfo:
@@ -48,21 +50,33 @@ def topic_info(alias: str, name: str) -> TopicInfo:
 
 
 def to_publish(alias: str, name: str) -> TopicInfo:
-    """Return the same for publish(). Raises ConfigurationError also for a dead-letter topic, and for a connection that
-    changes values."""
-    refuse_dead_letters(name)
+    """Return the same for publish(). Raises ConfigurationError also for a dead-letter topic, for a connection that
+    changes values, and for a topic that was first used on other databases than the settings say."""
     refuse_changing_session(alias)
-    return topic_info(alias, name)
+    try:
+        return _to_publish[alias, name]
+    except (KeyError, TypeError):
+        pass
+    refuse_own(name)
+    info = topic_info(alias, name)
+    refuse_other_list(alias, info)
+    remember_once_committed(alias, _to_publish, (alias, name), info)
+    return info
 
 
 def planned(alias: str, name: str) -> TopicInfo:
     """Return the same without creating the topic: a new one as it would be created."""
-    refuse_dead_letters(name)
+    refuse_own(name)
     options = settings.topic(checked_topic(name))
-    if settings.sharded and (placed := existing_placement(name)):
-        return TopicInfo(name, placed.partitions, placed.priorities)
     require_declared(alias, name)
     return stored(alias, name) or TopicInfo(name, options.partitions, options.priorities)
+
+
+def refuse_own(name: str) -> None:
+    """Raise ConfigurationError for a topic to which only the queue itself publishes."""
+    refuse_dead_letters(name)
+    if isinstance(name, str) and is_relay_topic(name):
+        raise ConfigurationError(f"topic {name!r} has what is on its way to another database: publish with relay=True")
 
 
 def dead_letters(alias: str, topic: str) -> TopicInfo:
@@ -73,11 +87,13 @@ def dead_letters(alias: str, topic: str) -> TopicInfo:
 
 def _info(alias: str, name: str, partitions: int | None) -> TopicInfo:
     info = stored(alias, name)
-    if info is None and partitions is None and not settings.sharded and not is_declared(alias, name):
+    if info is None and partitions is None and (settings.several or not is_declared(alias, name)):
         info = stored_aside(alias, name)  # the caller's snapshot may be older than the row
         if info is None:
             require_declared(alias, name)
-    info = info or create(alias, name, partitions)
+            if settings.several and not is_relay_topic(name):
+                refuse_moved(alias, name)
+    info = info or insert(alias, name, partitions)
     remember_once_committed(alias, _known, (alias, name), info)
     return info
 
@@ -85,15 +101,6 @@ def _info(alias: str, name: str, partitions: int | None) -> TopicInfo:
 def forget_topics() -> None:
     """Forget all topics, so that they are looked up again: for tests that empty the table or change settings."""
     _known.clear()
-    forget_placements()
+    _to_publish.clear()
     forget_layouts()
     forget_named()
-
-
-def create(alias: str, name: str, partitions: int | None = None) -> TopicInfo:
-    """Insert a topic's row if there is none, and return what is stored. With several shards each gets what is fixed on
-    DATABASE's."""
-    if not settings.sharded:
-        return insert(alias, name, partitions)
-    placed = insert_placed(alias, name, placement(name))
-    return TopicInfo(name, placed.partitions, placed.priorities)

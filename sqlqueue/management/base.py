@@ -25,7 +25,7 @@ from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.management import terminal
 from sqlqueue.management.arguments import refuse_broken_texts
-from sqlqueue.management.shards import chosen
+from sqlqueue.management.databases import chosen
 from sqlqueue.stats.replica import missing_tables, newest_heartbeat
 
 # Exit codes besides 0 (done), 1 (refused or failed, with the reason on standard error) and 2 (wrong arguments).
@@ -51,33 +51,33 @@ class OperationParser(CommandParser):
         super().__init__(**options)
         common = self.add_argument_group("common options of every command")
         common.add_argument("-v", "--verbosity", type=int, choices=range(4), default=SUPPRESS)
-        for name in ("--settings", "--pythonpath", "--shard"):
+        for name in ("--settings", "--pythonpath", "--database"):
             common.add_argument(name, default=SUPPRESS)
         for name in ("--traceback", "--no-color", "--force-color", "--skip-checks"):
             common.add_argument(name, action="store_true", default=SUPPRESS)
 
 
 class QueueCommand(BaseCommand):
-    """A command on the queue's database, SQLQUEUE["DATABASE"], or with SHARDS on those of `--shard` or of its topic. An
-    error of sqlqueue is one line on standard error."""
+    """A command on the queue's database, SQLQUEUE["DATABASE"], or or on that of `--database`, or those of its topic.
+    An error of sqlqueue is one line on standard error."""
 
     requires_system_checks: list[str] = []
-    # Operations ("": of a command without them) that are done on every shard if none is named, and those that are done
-    # on DATABASE's, or find the shards themselves. Of any other, the operator names the shard.
-    every_shard: Collection[str] = ()
-    home_shard: Collection[str] = ()
-    on_several = False  # whether it is done on one shard after another: one with nothing to do is no error then
+    # Operations ("": of a command without them) that are done on every database if none is named, and those that are
+    # done on DATABASE's, or find the databases themselves. Of any other, the operator names the database.
+    every_database: Collection[str] = ()
+    home_database: Collection[str] = ()
+    on_several = False  # whether it is done on one database after another: one with nothing to do is no error then
     _replica = ""
 
     @property
     def alias(self) -> str:
-        """The alias of the queue's database; with SHARDS: of the shard that the command works on."""
+        """The alias of the database that the command works on."""
         return settings.DATABASE
 
     def create_parser(self, prog_name: str, subcommand: str, **options: Any) -> CommandParser:
-        """Add the option --shard."""
+        """Add the option --database."""
         parser = super().create_parser(prog_name, subcommand, **options)
-        parser.add_argument("--shard", metavar="NAME", help="on this one of SHARDS")
+        parser.add_argument("--database", metavar="ALIAS", help="on this database, if there are several logs")
         return parser
 
     @property
@@ -100,7 +100,7 @@ class QueueCommand(BaseCommand):
         """Run the command and turn errors into exit codes. A closed pipe (`| head`) is not an error."""
         try:
             refuse_broken_texts(options)
-            result = self._on_shards(*args, **options)
+            result = self._on_databases(*args, **options)
             self.stdout.flush()
             return result
         except SqlqueueError as error:
@@ -121,30 +121,30 @@ class QueueCommand(BaseCommand):
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
 
-    def _on_shards(self, *args: Any, **options: Any) -> Any:
-        if settings.problems() or settings.is_at_shard:  # another command calls this one
+    def _on_databases(self, *args: Any, **options: Any) -> Any:
+        if settings.problems() or settings.is_at_database:  # another command calls this one
             return super().execute(*args, **options)
-        aliases = chosen(options, self.every_shard, self.home_shard)
+        aliases = chosen(options, self.every_database, self.home_database)
         if len(aliases) == 1:
             with settings.at(aliases[0]):
                 return super().execute(*args, **options)
         if endless := next((name for name in ("json", "watch") if options.get(name)), None):
-            names = ", ".join(settings.shard_name(alias) for alias in aliases)
-            raise CommandError(f"--{endless} shows one shard: say which with --shard: {names}")
+            names = ", ".join(settings.label(alias) for alias in aliases)
+            raise CommandError(f"--{endless} shows one database: say which with --database: {names}")
         failed: Exception | None = None
         self.on_several = True
         for alias in aliases:
             try:
                 with settings.at(alias):
-                    (options.get("stdout") or self.stdout).write(f"shard {settings.shard_name(alias)}\n")
+                    (options.get("stdout") or self.stdout).write(f"database {settings.label(alias)}\n")
                     super().execute(*args, **options)
             except DatabaseError as error:
                 if retries.classify(error) is not retries.ErrorKind.GONE:
                     raise
-                self.note(f"shard {settings.shard_name(alias)!r} does not answer, or cannot write: {error}")
+                self.note(f"database {settings.label(alias)!r} does not answer, or cannot write: {error}")
                 failed = error
         if failed is not None:
-            raise CommandError("not every shard has answered", returncode=UNREACHABLE)
+            raise CommandError("not every database has answered", returncode=UNREACHABLE)
         return None
 
     # -- arguments of several commands --------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def _groups(alias: str, topic: str) -> str:
 
 
 def carry_on(command: QueueCommand) -> None:
-    """Carry on the change that is under way on the shard of a command, and say how far it is."""
+    """Carry on the change that is under way on the database of a command, and say how far it is."""
     told = ""
     began = time.monotonic()
     for progress in Repartition(command.alias).run(0):

@@ -17,12 +17,11 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown, LeaseLost, SqlqueueError
-from sqlqueue.log.placement import existing_placement
-from sqlqueue.log.stored_topics import stored_placements
+from sqlqueue.log.topics import existing
 from sqlqueue.management.arguments import refuse_broken_texts
 from sqlqueue.management.base import migrate_first
-from sqlqueue.management.shards import chosen
-from sqlqueue.models import Message
+from sqlqueue.management.databases import chosen
+from sqlqueue.models import Message, Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,12 +32,12 @@ TRY_AGAIN = os.EX_TEMPFAIL  # 75: another process is at work; the same command m
 class SparkCommand(BaseCommand):
     """A command that runs Spark. It exits with 0 when done, 75 when a later run may succeed, 1 when it failed."""
 
-    shard_help = ""  # of the option --shard; "": it has none
+    database_help = ""  # of the option --database; "": it has none
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options of every pipeline."""
-        if self.shard_help:
-            parser.add_argument("--shard", metavar="NAME", help=self.shard_help)
+        if self.database_help:
+            parser.add_argument("--database", metavar="NAME", help=self.database_help)
         parser.add_argument("--dry-run", action="store_true", help="say what would be done; change nothing")
         parser.add_argument(
             "--master", help='where Spark runs, such as "local[4]" (default: what spark-submit says, else this machine)'
@@ -72,32 +71,32 @@ class SparkCommand(BaseCommand):
         except KeyboardInterrupt:
             raise CommandError("interrupted: run it again to continue where it stopped", returncode=130) from None
 
-    def on_shards(self, options: dict[str, Any]) -> Iterator[str]:
-        """Let DATABASE be each of the shards in turn, and yield their names; without SHARDS once, and ""."""
+    def on_databases(self, options: dict[str, Any]) -> Iterator[str]:
+        """Let DATABASE be each database in turn, and yield their aliases; once, and "", if there is one log only."""
         for alias in chosen(options, ("",), ()):
             with settings.at(alias):
-                shard = settings.shard_name(alias) if settings.sharded else ""
-                if shard:
-                    self.say(f"shard {shard}")
-                yield shard
+                database = settings.label(alias) if settings.several else ""
+                if database:
+                    self.say(f"database {database}")
+                yield database
 
     def topics_here(self, named: list[str]) -> list[str]:
-        """Return those of the named topics (all, if there is none) that the shard which is worked on has messages of.
+        """Return those of the named topics (all, if there is none) that the database which is worked on has messages
+        of.
 
-        Raises ConfigurationError for a name of which no shard knows a topic.
+        Raises ConfigurationError for a name of which no database knows a topic.
         """
-        if settings.sharded and (unknown := next((name for name in named if existing_placement(name) is None), None)):
-            raise ConfigurationError(f"there is no topic {unknown!r}: nothing was ever published to it")
-        if not settings.sharded and named:
-            return named
-        placed = stored_placements(settings.DATABASE)
-        here = settings.shard_name(settings.DATABASE)
-        found = [name for name, topic in placed.items() if not settings.sharded or here in topic.shards]
-        return [
-            name
-            for name in named or sorted(found)
-            if name in found and (named or not name.endswith(DEAD_LETTER_SUFFIX))
-        ]
+        here = settings.DATABASE
+        if named and settings.several and (unknown := sorted({*named} - self._known(named))):
+            raise ConfigurationError(f"there is no topic {unknown[0]!r}: nothing was ever published to it")
+        if named:
+            return [name for name in named if not settings.several or here in settings.databases_of(name)]
+        rows = Topic.objects.using(here).order_by("name").exclude(name__endswith=DEAD_LETTER_SUFFIX)
+        return list(rows.values_list("name", flat=True))
+
+    @staticmethod
+    def _known(names: list[str]) -> set[str]:
+        return {name for alias in settings.aliases for name in existing(alias, names)}
 
     @contextmanager
     def spark(self, options: dict[str, Any]) -> Iterator[SparkSession]:
@@ -137,7 +136,7 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def new_messages(topic: str) -> Callable[[], int]:
-    """Return a function that counts the messages of a topic that are newer than this call, on all shards."""
+    """Return a function that counts the messages of a topic that are newer than this call, on all databases."""
     before = {alias: highest_offset(alias) for alias in settings.aliases}
 
     def count() -> int:

@@ -154,7 +154,6 @@ class Migration(migrations.Migration):
                 ("target_group", ExactField(db_default="", max_length=100, verbose_name="group")),
                 ("added", models.BigIntegerField(db_default=0, verbose_name="added")),
                 ("replayed", models.BigIntegerField(db_default=0, verbose_name="replayed")),
-                ("shard", ExactField(db_default="", max_length=30, verbose_name="shard")),
             ],
             options={
                 "verbose_name": "batch's part",
@@ -357,27 +356,6 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="EpochGrant",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("topic", ExactField(max_length=104, verbose_name="topic")),
-                ("consumer_group", ExactField(max_length=100, verbose_name="group")),
-                ("shard", ExactField(max_length=30, verbose_name="shard")),
-                ("version", models.IntegerField(verbose_name="version")),
-                ("revoking", models.BigIntegerField(db_default=0, verbose_name="revoking")),
-            ],
-            options={
-                "verbose_name": "grant of an epoch",
-                "verbose_name_plural": "grants of epochs",
-                "db_table": "sqlqueue_epoch_grant",
-                "constraints": [
-                    models.UniqueConstraint(
-                        fields=("topic", "consumer_group", "shard", "version"), name="sqlqueue_epoch_grant_shard"
-                    )
-                ],
-            },
-        ),
-        migrations.CreateModel(
             name="EpochSlot",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
@@ -390,27 +368,6 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "slots of epochs",
                 "db_table": "sqlqueue_epoch_slot",
                 "constraints": [models.UniqueConstraint(fields=("topic", "slot"), name="sqlqueue_epoch_slot_topic")],
-            },
-        ),
-        migrations.CreateModel(
-            name="EpochStart",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("topic", ExactField(max_length=104, verbose_name="topic")),
-                ("consumer_group", ExactField(max_length=100, verbose_name="group")),
-                ("version", models.IntegerField(verbose_name="version")),
-                ("revoked", models.IntegerField(db_default=0, verbose_name="revoked")),
-                ("granted", ExactField(db_default="", max_length=2000, verbose_name="granted")),
-            ],
-            options={
-                "verbose_name": "start of an epoch",
-                "verbose_name_plural": "starts of epochs",
-                "db_table": "sqlqueue_epoch_start",
-                "constraints": [
-                    models.UniqueConstraint(
-                        fields=("topic", "consumer_group", "version"), name="sqlqueue_epoch_start_group"
-                    )
-                ],
             },
         ),
         migrations.CreateModel(
@@ -481,8 +438,6 @@ class Migration(migrations.Migration):
                 ("phase", ExactField(max_length=10, verbose_name="phase")),
                 ("partitions", models.IntegerField(verbose_name="partitions")),
                 ("base", models.IntegerField(verbose_name="base")),
-                ("shards", ExactField(db_default="", max_length=2000, verbose_name="shards")),
-                ("shard", ExactField(db_default="", max_length=30, verbose_name="shard")),
                 ("created_at", models.DateTimeField(db_default=DatabaseNow(), verbose_name="created at")),
             ],
             options={
@@ -726,49 +681,20 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="RelayArrival",
-            fields=[
-                ("source", ExactField(max_length=30, primary_key=True, serialize=False, verbose_name="shard")),
-                ("version", models.BigIntegerField(db_default=0, verbose_name="version")),
-                ("arrived", UnicodeTextField(null=True, verbose_name="arrived")),
-            ],
-            options={
-                "verbose_name": "relay arrival",
-                "verbose_name_plural": "relay arrivals",
-                "db_table": "sqlqueue_relay_arrival",
-            },
-        ),
-        migrations.CreateModel(
-            name="RelayedMessage",
+            name="RelayPosition",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("shard", ExactField(max_length=30, verbose_name="shard")),
-                ("topic", ExactField(max_length=104, verbose_name="topic")),
-                ("partition_key", ExactField(max_length=255, verbose_name="key")),
+                ("source", ExactField(max_length=30, verbose_name="source")),
+                ("partition", models.IntegerField(verbose_name="partition")),
+                ("offset", models.BigIntegerField(verbose_name="offset")),
                 ("message_id", ExactField(max_length=255, verbose_name="id")),
-                ("payload", UnicodeTextField(verbose_name="payload")),
-                ("headers", UnicodeTextField(null=True, verbose_name="headers")),
-                ("priority", models.SmallIntegerField(verbose_name="priority")),
-                ("target_group", ExactField(max_length=100, verbose_name="target group")),
-                ("body", models.BinaryField(null=True, verbose_name="body")),
-                (
-                    "expires_after",
-                    models.FloatField(
-                        help_text="seconds from when it is due; empty: never", null=True, verbose_name="expires after"
-                    ),
-                ),
-                ("due_at", models.DateTimeField(help_text="empty: at once", null=True, verbose_name="due at")),
-                ("created_at", models.DateTimeField(db_default=DatabaseNow(), verbose_name="created at")),
-                ("refused", models.BooleanField(db_default=False, verbose_name="refused")),
-                ("refusal", UnicodeTextField(null=True, verbose_name="refusal")),
             ],
             options={
-                "verbose_name": "relayed message",
-                "verbose_name_plural": "relayed messages",
-                "db_table": "sqlqueue_relayed_message",
-                "indexes": [
-                    models.Index(fields=["refused", "shard", "id"], name="sqlqueue_relayed_order"),
-                    models.Index(fields=["topic", "partition_key", "message_id"], name="sqlqueue_relayed_id"),
+                "verbose_name": "relay position",
+                "verbose_name_plural": "relay positions",
+                "db_table": "sqlqueue_relay_position",
+                "constraints": [
+                    models.UniqueConstraint(fields=("source", "partition"), name="sqlqueue_relay_position_of")
                 ],
             },
         ),
@@ -1087,12 +1013,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
-                    "shards",
+                    "databases",
                     ExactField(
                         db_default="",
-                        help_text="over which its keys are spread; empty: made before SHARDS",
+                        help_text="over which its keys are spread; empty: this one alone",
                         max_length=2000,
-                        verbose_name="shards",
+                        verbose_name="databases",
                     ),
                 ),
                 ("created_at", models.DateTimeField(db_default=DatabaseNow(), verbose_name="created at")),

@@ -12,7 +12,7 @@ from sqlqueue.models.delivery_state import DeliveryState
 from sqlqueue.models.duty import Duty
 from sqlqueue.models.hourly_error import HourlyError
 from sqlqueue.models.hourly_statistic import HourlyStatistic
-from sqlqueue.models.layout import EpochEnd, EpochGrant, EpochSlot, EpochStart, Layout
+from sqlqueue.models.layout import EpochEnd, EpochSlot, Layout
 from sqlqueue.models.limit_share import LimitShare
 from sqlqueue.models.message import Message, dead_letter_topic
 from sqlqueue.models.offset import Offset
@@ -22,7 +22,7 @@ from sqlqueue.models.periodic_schedule import PeriodicSchedule
 from sqlqueue.models.progress import Progress
 from sqlqueue.models.publish_gate import PublishGate
 from sqlqueue.models.receipt import Receipt
-from sqlqueue.models.relay import RelayArrival, RelayedMessage
+from sqlqueue.models.relay import RelayPosition
 from sqlqueue.models.request import Request
 from sqlqueue.models.result import Result
 from sqlqueue.models.scheduled_message import ScheduledMessage
@@ -46,9 +46,7 @@ __all__ = [
     "DeliveryState",
     "Duty",
     "EpochEnd",
-    "EpochGrant",
     "EpochSlot",
-    "EpochStart",
     "HourlyError",
     "HourlyStatistic",
     "Layout",
@@ -61,8 +59,7 @@ __all__ = [
     "Progress",
     "PublishGate",
     "Receipt",
-    "RelayArrival",
-    "RelayedMessage",
+    "RelayPosition",
     "Request",
     "Result",
     "ScheduledMessage",

@@ -7,7 +7,6 @@ from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.keys import GROUP_LENGTH
 from sqlqueue.core.logfmt import printable
-from sqlqueue.core.setting.shards import SHARD_LENGTH
 from sqlqueue.database.fields import DatabaseNow, ExactField, ShownJSON, UnicodeField
 from sqlqueue.models.topic import TOPIC_COLUMN
 
@@ -78,9 +77,7 @@ class BatchGroup(models.Model):
 class BatchPart(models.Model):
     """How many members were added to a batch by one thread (`part`, random), for one topic; target_group: for one group
     only, "" for all. Written in the transaction that publishes them. Negative: taken away again. replayed: dead letters
-    that were delivered again. shard: the one that they are relayed to; "" for this one.
-
-    A row whose `part` is negative counts nothing: it says that members may be counted on that shard, too."""
+    that were delivered again."""
 
     batch = ExactField(_("batch"), max_length=BATCH_ID)
     part = models.BigIntegerField(_("part"))
@@ -88,7 +85,6 @@ class BatchPart(models.Model):
     target_group = ExactField(_("group"), max_length=GROUP_LENGTH, db_default="")
     added = models.BigIntegerField(_("added"), db_default=0)
     replayed = models.BigIntegerField(_("replayed"), db_default=0)
-    shard = ExactField(_("shard"), max_length=SHARD_LENGTH, db_default="")
 
     class Meta:
         db_table = "sqlqueue_batch_part"

@@ -5,10 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from sqlqueue.core.keys import GROUP_LENGTH
-from sqlqueue.core.setting.shards import SHARD_LENGTH
 from sqlqueue.database.fields import DatabaseNow, ExactField
-from sqlqueue.models.topic import SHARDS_COLUMN, TOPIC_COLUMN
+from sqlqueue.models.topic import TOPIC_COLUMN
 
 
 class Layout(models.Model):
@@ -17,10 +15,6 @@ class Layout(models.Model):
 
     An epoch owns the partition numbers base … base + partitions - 1 for ever: numbers are never used again. The phase
     is "turning" while publishers go over from the epoch before it, slot by slot, and "steady" otherwise.
-
-    `shards`: the lists of shards that the topic's keys have been spread over, oldest first, the last one by this epoch,
-    as core.shards.lists_text() writes them; empty for a topic whose shards were never changed. `shard`: the name that
-    this database has there.
     """
 
     STEADY, TURNING = "steady", "turning"
@@ -31,8 +25,6 @@ class Layout(models.Model):
     phase = ExactField(_("phase"), max_length=10)
     partitions = models.IntegerField(_("partitions"))
     base = models.IntegerField(_("base"))
-    shards = ExactField(_("shards"), max_length=SHARDS_COLUMN, db_default="")
-    shard = ExactField(_("shard"), max_length=SHARD_LENGTH, db_default="")
     created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
 
     class Meta:
@@ -88,51 +80,3 @@ class EpochSlot(models.Model):
 
     def __str__(self) -> str:
         return f"{self.topic}, slot {self.slot}"
-
-
-class EpochGrant(models.Model):
-    """What a database has granted to a group: to start, on another shard, the epochs of this version of the topic's
-    list of shards; for the group has settled all that came here before. `revoking`: 0, or the number of the process
-    that takes it back, before a watermark falls here."""
-
-    topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
-    consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
-    shard = ExactField(_("shard"), max_length=SHARD_LENGTH)
-    version = models.IntegerField(_("version"))
-    revoking = models.BigIntegerField(_("revoking"), db_default=0)
-
-    class Meta:
-        db_table = "sqlqueue_epoch_grant"
-        verbose_name = _("grant of an epoch")
-        verbose_name_plural = _("grants of epochs")
-        constraints = [
-            models.UniqueConstraint(
-                fields=["topic", "consumer_group", "shard", "version"], name="sqlqueue_epoch_grant_shard"
-            ),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.consumer_group} of {self.topic}, version {self.version} on {self.shard}"
-
-
-class EpochStart(models.Model):
-    """Whether a group may start here the epochs of a version of the topic's list of shards: `granted` names the other
-    shards, of earlier lists, that have granted it. `revoked`: how often grants were taken back, which makes one that
-    was asked for before count no more."""
-
-    topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
-    consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
-    version = models.IntegerField(_("version"))
-    revoked = models.IntegerField(_("revoked"), db_default=0)
-    granted = ExactField(_("granted"), max_length=SHARDS_COLUMN, db_default="")
-
-    class Meta:
-        db_table = "sqlqueue_epoch_start"
-        verbose_name = _("start of an epoch")
-        verbose_name_plural = _("starts of epochs")
-        constraints = [
-            models.UniqueConstraint(fields=["topic", "consumer_group", "version"], name="sqlqueue_epoch_start_group"),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.consumer_group} of {self.topic}, version {self.version}"

@@ -9,12 +9,12 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, TOPIC_LENGTH
 from sqlqueue.database.fields import DatabaseNow, ExactField
 
 TOPIC_COLUMN = TOPIC_LENGTH + len(DEAD_LETTER_SUFFIX)
-SHARDS_COLUMN = 2000
+DATABASES_COLUMN = 2000
 
 
 class Topic(models.Model):
-    """Created on first use from the settings. The number of partitions never changes: it is the first epoch's. The
-    shards do when the topic is spread over others: see core.shards.Spread.
+    """Created on first use from the settings. The number of partitions never changes: it is the first epoch's. Nor
+    do the databases that it is on.
 
     `retention` and `history` are the values in force. At each start of `runconsumers` they are set from the settings,
     except those that an operator has overridden.
@@ -37,11 +37,11 @@ class Topic(models.Model):
     collected_to = models.BigIntegerField(
         _("collected to"), db_default=0, help_text=_("the highest offset that was collected")
     )
-    shards = ExactField(
-        _("shards"),
-        max_length=SHARDS_COLUMN,
+    databases = ExactField(
+        _("databases"),
+        max_length=DATABASES_COLUMN,
         db_default="",
-        help_text=_("over which its keys are spread; empty: made before SHARDS"),
+        help_text=_("over which its keys are spread; empty: this one alone"),
     )
     created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
 

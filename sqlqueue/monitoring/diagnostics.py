@@ -14,7 +14,7 @@ from sqlqueue.database.gate import DUTIES
 from sqlqueue.database.insert_sql import NAMED, SLOTS
 from sqlqueue.database.limits import ServerLimits, limits, missing_indexes
 from sqlqueue.database.tables import pending_migrations, queue_models
-from sqlqueue.models import PeriodicSchedule, PublishGate, RelayedMessage, ScheduledMessage
+from sqlqueue.models import PeriodicSchedule, PublishGate, ScheduledMessage
 from sqlqueue.stats.survey import Survey, database_time, survey
 
 CLOCK_READS = 3  # the one with the shortest round trip counts
@@ -73,8 +73,8 @@ class Detour:
 class Diagnostics:
     """What the doctor judges. pending: migrations are not applied, and the tables were not read: what follows
     `handlers` has its default; processes: how many consumer processes are to run; more_refusals: there are more than
-    `refusals`; periodic: there are periodic schedules; others: how many shards there are beside this one;
-    relay_refusals: the first of the relayed messages that their shard has refused; detour: None where no server is
+    `refusals`; periodic: there are periodic schedules; others: how many databases there are beside this one;
+    detour: None where no server is
     named."""
 
     pending: bool
@@ -90,7 +90,6 @@ class Diagnostics:
     more_refusals: bool = False
     periodic: bool = False
     others: int = 0
-    relay_refusals: Sequence[RefusedMessage] = ()
     detour: Detour | None = None
 
 
@@ -123,7 +122,6 @@ def read(
         len(refusals) > MOST_REFUSALS,
         PeriodicSchedule.objects.using(alias).exists(),
         len(settings.aliases) - 1,
-        _relay_refusals(alias) if settings.sharded else (),
         _detour(alias),
     )
 
@@ -151,8 +149,3 @@ def _clock(alias: str) -> ClockSkew:
 def _refusals(alias: str) -> list[RefusedMessage]:
     rows = ScheduledMessage.objects.using(alias).filter(refused=True).order_by("due_at")
     return [RefusedMessage(row.pk, row.topic, row.refusal or "") for row in rows[: MOST_REFUSALS + 1]]
-
-
-def _relay_refusals(alias: str) -> list[RefusedMessage]:
-    rows = RelayedMessage.objects.using(alias).filter(refused=True).order_by("shard", "id")
-    return [RefusedMessage(row.pk, row.topic, row.refusal or "") for row in rows.only(*REFUSAL)[:MOST_REFUSALS]]

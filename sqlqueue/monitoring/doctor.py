@@ -19,7 +19,6 @@ from sqlqueue.stats.survey import Survey
 ERROR, WARNING, NOTE = finding_kinds.ERROR, finding_kinds.WARNING, finding_kinds.NOTE
 OK: Final = "ok"
 
-OF_OTHERS = 2  # of a process of another shard: the tasks that relay to this one, and that follow batches
 NEARLY_FULL = 0.8  # of the connections that the server allows
 DETOUR_LATE = 30.0  # seconds
 CLOCK_TOLERANCE = 1.0  # seconds
@@ -45,8 +44,6 @@ ABOUT = {  # the title under which the doctor lists each kind of finding
     finding_kinds.UNREAD: "topics",
     finding_kinds.REFUSED: "scheduled messages",
     finding_kinds.LATE: "scheduled messages",
-    finding_kinds.RELAY_REFUSED: "relayed messages",
-    finding_kinds.RELAY_LATE: "relayed messages",
     finding_kinds.SERVERS: "servers",
     finding_kinds.OPEN_TRANSACTION: "horizon",
 }
@@ -86,12 +83,12 @@ def connections(read: Diagnostics) -> Iterator[Diagnosis]:
     if allowed is None:
         yield Diagnosis(OK, "connections", "this database counts none")
         return
-    own = OWN_CONNECTIONS + read.periodic + read.others + (read.detour is not None)
+    own = OWN_CONNECTIONS + read.periodic + (read.detour is not None)
     needed = read.processes * (2 * threads + own)
     text = f"{read.processes} × (2 × {threads} threads + {own})"
-    if read.others:  # as many processes of each: they relay to this one, follow batches, and their handlers publish
-        needed += read.others * read.processes * (OF_OTHERS + 2 * threads)
-        text += f" + {read.others} × {read.processes} × ({OF_OTHERS} + 2 × {threads}) of other shards"
+    if read.others:  # as many processes of each: their handlers publish here, and relay to it
+        needed += read.others * read.processes * 2 * threads
+        text += f" + {read.others} × {read.processes} × 2 × {threads} of other databases"
     text += f" = {needed} for the consumers, "
     if read.limits.pooled:  # whose own limits it does not say
         text += f"which a pooler has to let in (max_client_conn); the server allows {allowed} to it and all others"
@@ -213,7 +210,6 @@ def queue(read: Diagnostics) -> Iterator[Diagnosis]:
 
 def _well(seen: Survey) -> dict[str, str]:
     """Return the text for each subject without findings."""
-    relayed = {"relayed messages": "none is refused, or waits for long"} if seen.relays else {}
     return {
         "writes": "the database takes them",
         "consumers": f"{seen.subscribers} alive",
@@ -223,7 +219,6 @@ def _well(seen: Survey) -> dict[str, str]:
         "dead letters": "there are none",
         "topics": f"all {len(seen.topics)} have a group that reads them",
         "scheduled messages": "none is refused or overdue",
-        **relayed,
         **_well_with_effects(seen),
         "servers": "consumers write to one",
         "horizon": f"{seen.horizon_lag} offsets behind the log's end",
@@ -251,7 +246,7 @@ def _unhandled(read: Diagnostics, seen: Survey) -> Iterator[Diagnosis]:
         if group.subscribers or (group.topic, group.group) in known:
             continue
         text = f"{group.group!r} of {group.topic!r} has no handler here, and no process serves it"
-        remove = command_line(["queuegroup", "remove", group.topic, group.group], seen.shard)
+        remove = command_line(["queuegroup", "remove", group.topic, group.group], seen.database)
         hint = "If it is no longer wanted, remove it. If a subscribe() loop or another project serves it: start that."
         yield Diagnosis(WARNING, "groups", f"{text}: it holds back collection", hint, remove)
 
@@ -266,18 +261,13 @@ def _never_published(read: Diagnostics, seen: Survey) -> Iterator[Diagnosis]:
 
 
 def _refusals(read: Diagnostics) -> Iterator[Diagnosis]:
-    """Say why scheduled and relayed messages were refused."""
+    """Say why scheduled messages were refused."""
     for refusal in read.refusals:
         text = f"id {refusal.id} for topic {refusal.topic!r} was refused: {refusal.reason}"
         hint = "Correct or withdraw it in the admin (Scheduled messages); or correct its row and set refused = 0."
         yield Diagnosis(NOTE, "scheduled messages", text, hint)
     if read.more_refusals:
         yield Diagnosis(NOTE, "scheduled messages", "more were refused", "The admin's list of them has them all.")
-    for refusal in read.relay_refusals:
-        text = f"number {refusal.id} for topic {refusal.topic!r} was refused: {refusal.reason}"
-        hint = "Correct it in the admin (Relayed messages), or try it again."
-        again = command_line(["queuereschedule", "relay", str(refusal.id)], read.survey.shard if read.survey else "")
-        yield Diagnosis(NOTE, "relayed messages", text, hint, again)
 
 
 ON_THE_SERVER: tuple[Callable[[Diagnostics], Iterator[Diagnosis]], ...] = (

@@ -11,7 +11,6 @@ from sqlqueue.core.effects import figures
 from sqlqueue.exceptions import ConfigurationError, Unreachable
 from sqlqueue.stats.cached import recent_survey
 from sqlqueue.stats.groups import GroupSurvey
-from sqlqueue.stats.relays import RelaySurvey
 from sqlqueue.stats.survey import Survey
 from sqlqueue.stats.topics import TopicSurvey
 
@@ -87,19 +86,11 @@ OF_GROUP: dict[str, tuple[str, Callable[[GroupSurvey], float | None]]] = {
         lambda g: len({stuck.partition for stuck in g.stuck}),
     ),
 }
-TO_SHARD: dict[str, tuple[str, Callable[[RelaySurvey], float]]] = {
-    "sqlqueue_relayed_messages": ("Messages that wait for their way to another shard.", lambda r: r.waiting),
-    "sqlqueue_relay_refused_messages": ("Messages that the shard they belong to refuses.", lambda r: r.refused),
-    "sqlqueue_relay_age_seconds": (
-        "Since when the oldest message that waits for its way to another shard has been published; 0 without any.",
-        lambda r: r.age,
-    ),
-}
 UP = ("sqlqueue_database_up", "1 if the queue's database answered and took a write when the gauges were read.")
 
 
 class StatsCollector:
-    """Yields the gauges when a registry collects, with several shards labelled with theirs. Of a database that is
+    """Yields the gauges when a registry collects, with several databases labelled with theirs. Of a database that is
     unreachable only the gauge `database_up` is reported, as 0; it is 0 beside the others where no write is taken."""
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
@@ -109,11 +100,11 @@ class StatsCollector:
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Return the gauges with their current values."""
         try:
-            aliases, sharded = settings.aliases, settings.sharded
+            aliases, several = settings.aliases, settings.several
         except ConfigurationError:
             return [GaugeMetricFamily(*UP, value=0)]
-        surveys = {settings.shard_name(alias): _survey(alias) for alias in aliases}
-        return list(_families(surveys, sharded))
+        surveys = {settings.label(alias): _survey(alias) for alias in aliases}
+        return list(_families(surveys, several))
 
 
 def _survey(alias: str) -> Survey | None:
@@ -123,14 +114,14 @@ def _survey(alias: str) -> Survey | None:
         return None
 
 
-def _families(surveys: Mapping[str, Survey | None], sharded: bool) -> Iterator[GaugeMetricFamily]:
-    """surveys: by shard, None for one that does not answer."""
-    shard = ["shard"] if sharded else []
+def _families(surveys: Mapping[str, Survey | None], several: bool) -> Iterator[GaugeMetricFamily]:
+    """surveys: by database, None for one that does not answer."""
+    database = ["database"] if several else []
 
     def labels(name: str, *others: str) -> list[str]:
-        return [*([name] if sharded else []), *others]
+        return [*([name] if several else []), *others]
 
-    up = GaugeMetricFamily(*UP, labels=shard)
+    up = GaugeMetricFamily(*UP, labels=database)
     for name, survey in surveys.items():
         up.add_metric(labels(name), float(survey is not None and not survey.writing.fails))
     yield up
@@ -138,31 +129,25 @@ def _families(surveys: Mapping[str, Survey | None], sharded: bool) -> Iterator[G
     if surveys and not known:
         return
     for metric, (text, of_all) in OF_ALL.items():
-        family = GaugeMetricFamily(metric, text, labels=shard)
+        family = GaugeMetricFamily(metric, text, labels=database)
         for name, survey in known.items():
             family.add_metric(labels(name), of_all(survey))
         yield family
-    for metric, (text, to_shard) in TO_SHARD.items() if sharded or not surveys else ():
-        family = GaugeMetricFamily(metric, text, labels=["shard", "to"])
-        for name, survey in known.items():
-            for relay in survey.relays:
-                family.add_metric([name, relay.shard], float(to_shard(relay)))
-        yield family
     for metric, (text, of_topic) in OF_TOPIC.items():
-        family = GaugeMetricFamily(metric, text, labels=[*shard, "topic"])
+        family = GaugeMetricFamily(metric, text, labels=[*database, "topic"])
         for name, survey in known.items():
             for topic in survey.topics:
                 family.add_metric(labels(name, topic.name), float(of_topic(topic)))
         yield family
     for figure in figures():
-        family = GaugeMetricFamily(f"sqlqueue_{figure.name}", figure.help, labels=[*shard, "topic"])
+        family = GaugeMetricFamily(f"sqlqueue_{figure.name}", figure.help, labels=[*database, "topic"])
         for name, survey in known.items():
             for topic in survey.topics:
                 if (count := topic.counts.get(figure.name)) is not None:
                     family.add_metric(labels(name, topic.name), float(count.count))
         yield family
     for metric, (text, of_group) in OF_GROUP.items():
-        family = GaugeMetricFamily(metric, text, labels=[*shard, "topic", "group"])
+        family = GaugeMetricFamily(metric, text, labels=[*database, "topic", "group"])
         for name, survey in known.items():
             for group in survey.groups:
                 family.add_metric(labels(name, group.topic, group.group), float(of_group(group) or 0))

@@ -58,8 +58,8 @@ def _dead(*, error: str, **fields: Any) -> None:
     logger.error(logfmt("dead_lettered", **_fields(fields), error=_last_line(error)))
 
 
-def _died(*, shard: str, **fields: Any) -> None:
-    served = {"shard": shard} if shard else {}
+def _died(*, database: str, **fields: Any) -> None:
+    served = {"database": database} if database else {}
     logger.error(logfmt("process_died", **_fields(fields), **served))
 
 

@@ -44,65 +44,77 @@ class BulkHistogram(Histogram):
                 counted = reached
 
 
-def _shard_label() -> list[str]:
-    """Return the label of counters that SHARDS adds. Labels are fixed when a process starts."""
+def _database_label() -> list[str]:
+    """Return the label of counters that several logs add. Labels are fixed when a process starts."""
     try:
-        return ["shard"] if settings.sharded else []
+        return ["database"] if settings.several else []
     except ConfigurationError:  # a system check reports it
         return []
 
 
-SHARD = _shard_label()
-PUBLISHED = Counter("sqlqueue_published", "Messages published.", [*SHARD, "topic"])
+DATABASE_LABEL = _database_label()
+PUBLISHED = Counter("sqlqueue_published", "Messages published.", [*DATABASE_LABEL, "topic"])
 DELIVERED = Counter(
-    "sqlqueue_delivered", "Messages dispatched to handlers, each attempt counted.", [*SHARD, "topic", "group"]
+    "sqlqueue_delivered", "Messages dispatched to handlers, each attempt counted.", [*DATABASE_LABEL, "topic", "group"]
 )
-SETTLED = Counter("sqlqueue_settled", "Deliveries settled, by outcome.", [*SHARD, "topic", "group", "outcome"])
+SETTLED = Counter("sqlqueue_settled", "Deliveries settled, by outcome.", [*DATABASE_LABEL, "topic", "group", "outcome"])
 FILTERED = Counter(
-    "sqlqueue_filtered", "Messages acked without their handler, by its filter.", [*SHARD, "topic", "group"]
+    "sqlqueue_filtered", "Messages acked without their handler, by its filter.", [*DATABASE_LABEL, "topic", "group"]
 )
 HANDLER = BulkHistogram(
-    "sqlqueue_handler_seconds", "How long handlers ran: each call once.", [*SHARD, "topic", "group"], buckets=BUCKETS
+    "sqlqueue_handler_seconds",
+    "How long handlers ran: each call once.",
+    [*DATABASE_LABEL, "topic", "group"],
+    buckets=BUCKETS,
 )
 LATENCY = BulkHistogram(
-    "sqlqueue_latency_seconds", "From publish to ack or dead letter.", [*SHARD, "topic", "group"], buckets=BUCKETS
+    "sqlqueue_latency_seconds",
+    "From publish to ack or dead letter.",
+    [*DATABASE_LABEL, "topic", "group"],
+    buckets=BUCKETS,
 )
 LEASES = Counter(
-    "sqlqueue_lease_changes", "Partitions acquired, released and lost.", [*SHARD, "topic", "group", "change"]
+    "sqlqueue_lease_changes", "Partitions acquired, released and lost.", [*DATABASE_LABEL, "topic", "group", "change"]
 )
-COLLECTED = Counter("sqlqueue_collected", "Messages deleted by garbage collection.", [*SHARD, "topic"])
-RESULTS_COLLECTED = Counter("sqlqueue_results_collected", "Kept results deleted when their time was over.", SHARD)
-REFUSED = Counter("sqlqueue_refused", "Scheduled messages that could not enter the log.", SHARD)
+COLLECTED = Counter("sqlqueue_collected", "Messages deleted by garbage collection.", [*DATABASE_LABEL, "topic"])
+RESULTS_COLLECTED = Counter(
+    "sqlqueue_results_collected", "Kept results deleted when their time was over.", DATABASE_LABEL
+)
+REFUSED = Counter("sqlqueue_refused", "Scheduled messages that could not enter the log.", DATABASE_LABEL)
 MISSED = Counter(
-    "sqlqueue_missed_ticks", "Times that a periodic schedule was found to have missed ticks.", [*SHARD, "topic"]
+    "sqlqueue_missed_ticks",
+    "Times that a periodic schedule was found to have missed ticks.",
+    [*DATABASE_LABEL, "topic"],
 )
 LATENESS = BulkHistogram(
     "sqlqueue_tick_lateness_seconds",
     "How late ticks were published, the oldest at a time.",
-    [*SHARD, "topic"],
+    [*DATABASE_LABEL, "topic"],
     buckets=BUCKETS,
 )
-REFUSED_TICKS = Counter("sqlqueue_refused_ticks", "Times that a periodic schedule could not publish.", SHARD)
-RETRIES = Counter("sqlqueue_database_retries", "Work on the database that failed and was run again.", [*SHARD, "fault"])
+REFUSED_TICKS = Counter("sqlqueue_refused_ticks", "Times that a periodic schedule could not publish.", DATABASE_LABEL)
+RETRIES = Counter(
+    "sqlqueue_database_retries", "Work on the database that failed and was run again.", [*DATABASE_LABEL, "fault"]
+)
 # Counted by the supervisor.
-DEATHS = Counter("sqlqueue_process_deaths", "Consumer processes that have died.", [*SHARD, "exit"])
+DEATHS = Counter("sqlqueue_process_deaths", "Consumer processes that have died.", [*DATABASE_LABEL, "exit"])
 STATS_COLLECTOR = StatsCollector()
 
 
-def _of(metric: Metric, *values: str, shard: str | None = None) -> Metric:
-    """Return a metric's series, with several shards that of the one which is worked on, or of this one."""
-    if SHARD:
-        values = (settings.shard_name(settings.DATABASE) if shard is None else shard, *values)
+def _of(metric: Metric, *values: str, database: str | None = None) -> Metric:
+    """Return a metric's series, with several databases that of the one which is worked on, or of this one."""
+    if DATABASE_LABEL:
+        values = (settings.label(settings.DATABASE) if database is None else database, *values)
     return metric.labels(*values) if values else metric
 
 
 @cache  # of a topic, whose series is never removed: to look it up takes a lock
-def _published_of(topic: str, shard: str) -> Counter:
-    return _of(PUBLISHED, topic, shard=shard)
+def _published_of(topic: str, database: str) -> Counter:
+    return _of(PUBLISHED, topic, database=database)
 
 
-def _published(*, topic: str, count: int, shard: str, **_: Any) -> None:
-    _published_of(topic, shard).inc(count)
+def _published(*, topic: str, count: int, database: str, **_: Any) -> None:
+    _published_of(topic, database).inc(count)
 
 
 def _dispatched(*, topic: str, group: str, count: int, **_: Any) -> None:
@@ -166,8 +178,8 @@ def _retried(*, error_kind: str, **_: Any) -> None:
     _of(RETRIES, error_kind.lower()).inc()
 
 
-def _died(*, shard: str, **fields: Any) -> None:
-    _of(DEATHS, exit_name(fields["exit"]), shard=shard).inc()
+def _died(*, database: str, **fields: Any) -> None:
+    _of(DEATHS, exit_name(fields["exit"]), database=database).inc()
 
 
 RECEIVERS = (

@@ -64,16 +64,17 @@ def live() -> HealthResponse:
 
 
 def ready(detailed: bool) -> HealthResponse:
-    """Return 200 if the database answers and its tables are those of this version; with several shards: any of them."""
+    """Return 200 if the database answers and its tables are those of this version; with several databases: any of
+    them."""
     home = settings.home
     problems = {home: _unready(home)}
     if detailed or problems[home]:  # else the others are not asked: one that hangs would hold up the answer
         problems |= {alias: _unready(alias) for alias in settings.aliases if alias != home}
     if all(problems.values()):
         return not_ready(problems[home], detailed)
-    if detailed and settings.sharded:
-        told = {settings.shard_name(alias): {"ok": not problem} for alias, problem in problems.items()}
-        return HealthResponse(200, {"ok": True, "shards": told})
+    if detailed and settings.several:
+        told = {settings.label(alias): {"ok": not problem} for alias, problem in problems.items()}
+        return HealthResponse(200, {"ok": True, "databases": told})
     return HealthResponse(200, {"ok": True})
 
 
@@ -91,18 +92,18 @@ def not_ready(problem: str, detailed: bool) -> HealthResponse:
 
 def health(detailed: bool) -> HealthResponse:
     """Return 200 if no health limit is exceeded; with details also what needs attention, and each group's figures. With
-    several shards: of each by its name, and 200 if all are well."""
-    return _of_shards(lambda alias: _health(alias, detailed), detailed)
+    several databases: of each by its name, and 200 if all are well."""
+    return _of_databases(lambda alias: _health(alias, detailed), detailed)
 
 
-def _of_shards(answer: Callable[[str], HealthResponse], detailed: bool) -> HealthResponse:
-    if not settings.sharded:
+def _of_databases(answer: Callable[[str], HealthResponse], detailed: bool) -> HealthResponse:
+    if not settings.several:
         return answer(settings.DATABASE)
-    answers = {name: answer(alias) for name, alias in settings.shards.items()}
+    answers = {alias: answer(alias) for alias in settings.aliases}
     ok = all(one.status == 200 for one in answers.values())
     body: dict[str, Any] = {"ok": ok and all(one.body.get("ok") for one in answers.values())}
     if detailed:
-        body["shards"] = {name: one.body for name, one in answers.items()}
+        body["databases"] = {name: one.body for name, one in answers.items()}
     return HealthResponse(200 if ok else 503, body)
 
 
@@ -119,8 +120,8 @@ def _health(alias: str, detailed: bool) -> HealthResponse:
 
 
 def status() -> HealthResponse:
-    """Return all stats, with several shards by their names. Only for authorized requests."""
-    return _of_shards(_status, detailed=True)
+    """Return all stats, with several databases by their names. Only for authorized requests."""
+    return _of_databases(_status, detailed=True)
 
 
 def _status(alias: str) -> HealthResponse:

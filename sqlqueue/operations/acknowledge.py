@@ -27,14 +27,14 @@ def acknowledge(
     ids: Iterable[str] | None = None,
     key: str = "",
     offsets: Iterable[int] | None = None,
-    shard: str = "",
+    database: str = "",
 ) -> int:
     """Acknowledge messages on behalf of a group, which then never gets them (again); return how many.
 
     ids: those with these ids, of this key
     key: without ids: all of the key that are in the log
     offsets: those at these offsets
-    shard: only those on this one of SHARDS
+    database: only those on this one
 
     Messages in flight, settled ones and scheduled ones are left. For a message that the group has not read, or that
     waits behind one of its key, the partition's lease is revoked: what is in flight there is delivered again. Each 500
@@ -43,7 +43,7 @@ def acknowledge(
     Raises ConfigurationError for a group that is not registered for the topic, and unless one of the three is given.
     """
     refuse_in_async("acknowledge", "await sync_to_async(acknowledge)(…)")
-    chosen = _chosen(topic, group, ids, key, offsets, shard)
+    chosen = _chosen(topic, group, ids, key, offsets, database)
     return sum(reschedule.acknowledge(alias, group, topic, some).changed for alias, some in chosen)
 
 
@@ -54,11 +54,11 @@ def preview(
     ids: Iterable[str] | None = None,
     key: str = "",
     offsets: Iterable[int] | None = None,
-    shard: str = "",
+    database: str = "",
 ) -> int:
     """Return how many messages acknowledge() would acknowledge; change nothing. Raises the same."""
     count = 0
-    for alias, some in _chosen(topic, group, ids, key, offsets, shard):
+    for alias, some in _chosen(topic, group, ids, key, offsets, database):
         for start in range(0, len(some), AT_ONCE):
             found = unsettled(alias, topic, some[start : start + AT_ONCE]).get(group)
             count += len(found.waiting) if found is not None else 0
@@ -66,7 +66,7 @@ def preview(
 
 
 def _chosen(
-    topic: str, group: str, ids: Iterable[str] | None, key: str, offsets: Iterable[int] | None, shard: str
+    topic: str, group: str, ids: Iterable[str] | None, key: str, offsets: Iterable[int] | None, database: str
 ) -> Iterator[tuple[str, Sequence[int]]]:
     """Yield the offsets of the messages that are meant, a bounded number at a time, each time with their alias."""
     if isinstance(ids, str):
@@ -79,7 +79,7 @@ def _chosen(
     checked_text(key, "key", KEY_LENGTH)
     wanted = None if offsets is None else sorted(set(offsets))
     named = None if ids is None else sorted({checked_text(id, "id", ID_LENGTH) for id in ids})
-    known = [alias for alias in worked_on(topic, shard, wanted) if (group, topic) in registered(alias, [topic])]
+    known = [alias for alias in worked_on(topic, database, wanted) if (group, topic) in registered(alias, [topic])]
     if not known:
         raise ConfigurationError(f"there is no group {group!r} in topic {topic!r}")
     for alias in known:

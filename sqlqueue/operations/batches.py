@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.membership import HEADER
-from sqlqueue.log.batch_spread import spread
 from sqlqueue.models import Batch, BatchPart, Message
 from sqlqueue.operations.replay import replay
 from sqlqueue.twins import refuse_in_async
@@ -17,28 +14,22 @@ MOST_RETRIED = 10_000  # dead letters of one call
 
 def retry_failed(id: str, most: int = MOST_RETRIED) -> int:
     """Deliver the dead letters of a batch, and of those inside it, again, each to the group in which it failed, at most
-    so many; return how many. Those of groups that are not registered any more stay, and those of shards that do not
-    answer. It reads the dead letters of the batches' topics."""
+    so many; return how many. Those of groups that are not registered any more stay. It reads the dead letters of the
+    batches' topics."""
     refuse_in_async("retry_failed", "await sync_to_async(retry_failed)(…)")
-    over = spread(settings.home, [id])
-    topics = sorted({topic for found in over.each(_topics) for topic in found})
-
-    def dead_letters(alias: str, ids: list[str]) -> list[tuple[str, str, list[int]]]:
-        return [(topic, settings.shard_name(alias), _dead_letters(alias, id, topic, most)) for topic in topics]
-
     done = 0
-    for topic, shard, offsets in (one for found in over.each(dead_letters) for one in found):
-        if some := offsets[: most - done]:
-            done += replay(topic, offsets=some, shard=shard)
+    for topic in _topics(settings.home, id):
+        if some := _dead_letters(settings.home, id, topic, most - done):
+            done += replay(topic, offsets=some, database=settings.label(settings.home))
     inside = Batch.objects.using(settings.home).filter(parent=id, cancelled_at=None).order_by("id")
     for inner in inside.values_list("id", flat=True):
         done += retry_failed(inner, most - done)
     return done
 
 
-def _topics(alias: str, ids: Sequence[str]) -> list[str]:
-    rows = BatchPart.objects.using(alias).filter(batch__in=ids)
-    return list(rows.values_list("topic", flat=True).distinct().order_by())
+def _topics(alias: str, id: str) -> list[str]:
+    rows = BatchPart.objects.using(alias).filter(batch=id)
+    return sorted(rows.values_list("topic", flat=True).distinct().order_by())
 
 
 def _dead_letters(alias: str, id: str, topic: str, most: int) -> list[int]:

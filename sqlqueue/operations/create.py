@@ -8,8 +8,8 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from sqlqueue.conf import settings
+from sqlqueue.core.databases import as_stored
 from sqlqueue.core.keys import checked_consumed
-from sqlqueue.core.shards import as_stored
 from sqlqueue.database.validation import refuse_dead_letters
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.topic_options import CHANGEABLE, checked_overrides
@@ -31,7 +31,7 @@ def planned_topic(
         name=name,
         partitions=partitions or wanted.partitions,
         priorities=priorities or wanted.priorities,
-        shards=as_stored(settings.shards_of(name)) if settings.sharded else "",
+        databases=as_stored(settings.databases_of(name)),
         **{option: own.get(option, getattr(wanted, option)) for option in CHANGEABLE},
         **{f"{option}_overridden": option in own for option in CHANGEABLE},
     )

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.core.relay import is_relay_topic
 from sqlqueue.core.setting.topics import MOST_PARTITIONS
 from sqlqueue.database import named_server, retries, turning
 from sqlqueue.database.gate import LAYOUT, take_duty
@@ -58,6 +59,8 @@ def begin(alias: str, topic: str, partitions: int) -> Change | None:
     """
     if topic.endswith(DEAD_LETTER_SUFFIX):
         raise ConfigurationError(f"topic {topic!r} has dead letters: its partitions stay")
+    if is_relay_topic(topic):
+        raise ConfigurationError(f"topic {topic!r} has what is on its way to another database: its partition stays")
     if not 1 <= partitions <= MOST_PARTITIONS:
         raise ConfigurationError(f"partitions must be 1 to {MOST_PARTITIONS}, not {partitions}")
     turning.refuse_who_may_not(alias)

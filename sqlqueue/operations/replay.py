@@ -12,9 +12,9 @@ from django.db.models import Count, Max
 
 from sqlqueue.conf import settings
 from sqlqueue.core.bounds import checked_whole
+from sqlqueue.core.databases import numbered
 from sqlqueue.core.keys import partition_of
 from sqlqueue.core.outcomes import REPLAYED
-from sqlqueue.core.shards import numbered
 from sqlqueue.database import retries
 from sqlqueue.database.chunks import insert_all
 from sqlqueue.database.gate import insert_many
@@ -26,7 +26,6 @@ from sqlqueue.log.batch_parts import PartKey
 from sqlqueue.log.groups import lock_topic, registered
 from sqlqueue.log.notifier import notify_after_commit
 from sqlqueue.log.placement import worked_on
-from sqlqueue.log.relay import add_here_or_relay
 from sqlqueue.log.settle import RECEIPT, RECEIPT_COLUMNS
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import Message, Topic
@@ -113,7 +112,7 @@ def replay(
     offsets: Iterable[int] | None = None,
     fingerprint: str = "",
     limit: int | None = None,
-    shard: str = "",
+    database: str = "",
 ) -> int:
     """Deliver dead letters of a topic again, oldest first, each to its group alone; return how many.
 
@@ -121,7 +120,7 @@ def replay(
     offsets: only these, by their offsets in the dead-letter topic
     fingerprint: only those that failed like this
     limit: at most so many
-    shard: only those of this one of SHARDS
+    database: only those of this one
 
     A dead letter is deleted in the transaction that publishes its message. Those of groups that are not registered
     stay.
@@ -131,7 +130,7 @@ def replay(
     refuse_in_async("replay", "await sync_to_async(replay)(…)")
     limit = _limit(limit)
     done = 0
-    for alias in worked_on(topic, shard, offsets):
+    for alias in worked_on(topic, database, offsets):
         left = None if limit is None else limit - done
         done += _replay(alias, topic, group, offsets, fingerprint, left)
     return done
@@ -164,7 +163,7 @@ def discard(
     fingerprint: str = "",
     through: int | None = None,
     limit: int | None = None,
-    shard: str = "",
+    database: str = "",
 ) -> int:
     """Delete dead letters of a topic for good, oldest first; return how many. Selected as in replay.
 
@@ -175,7 +174,7 @@ def discard(
     of_one = offsets if offsets is not None else None if through is None else [through]
     chosen = DeadLetterSelection(topic, group, fingerprint, None if offsets is None else sorted(set(offsets)), through)
     done = 0
-    for alias in worked_on(topic, shard, of_one):
+    for alias in worked_on(topic, database, of_one):
         for rows in chosen.querysets(alias):
             found = rows.order_by("offset").values_list("offset", flat=True)
             while some := list(found[: DISCARDED_AT_ONCE if limit is None else min(DISCARDED_AT_ONCE, limit - done)]):
@@ -221,7 +220,7 @@ def replay_some(alias: str, selection: DeadLetterSelection, most: int) -> list[R
         for one in chosen
         for payload, headers in (one.to_copy(),)
     ]
-    add_here_or_relay(alias, copies, lambda alias, rows: insert_many(alias, rows, may_repeat=False))
+    insert_many(alias, copies, may_repeat=False)
     batches = batch_parts.in_log(alias, [one.offset for one in chosen])
     again = Counter(PartKey(batches[one.offset], topic, one.failed_group) for one in chosen if one.offset in batches)
     batch_parts.change(alias, replayed=again)
@@ -233,7 +232,7 @@ def replay_some(alias: str, selection: DeadLetterSelection, most: int) -> list[R
 
 def copy_id(alias: str, dead_letter: int) -> str:
     """Return the id of the message that a dead letter is replayed as."""
-    return f"replay:{numbered(dead_letter, settings.shard_name(alias))}"
+    return f"replay:{numbered(dead_letter, settings.label(alias))}"
 
 
 def _write_receipts(alias: str, topic: str, dead_letters: Sequence[Message], copies: Sequence[str]) -> None:

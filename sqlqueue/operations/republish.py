@@ -15,7 +15,6 @@ from sqlqueue.log import batch_parts
 from sqlqueue.log.batch_parts import PartKey
 from sqlqueue.log.notifier import notify_after_commit
 from sqlqueue.log.placement import worked_on
-from sqlqueue.log.relay import add_here_or_relay
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import Message
 
@@ -29,20 +28,20 @@ def republish(
     *,
     priority: int | None = None,
     delay: float = 0.0,
-    shard: str = "",
+    database: str = "",
 ) -> int:
     """Publish copies of a topic's messages for one group, in the order of their offsets; return how many.
 
     The messages in the log stay. A copy has that target group and a fresh id, and stands at the log's end. priority: of
-    the copies (None: as before); delay: in so many seconds. Offsets that the log does not hold are left out. shard: the
-    one of SHARDS that they are on, if the topic is on several.
+    the copies (None: as before); delay: in so many seconds. Offsets that the log does not hold are left out. database:
+    the one that they are on, if the topic is on several.
 
     A copy of a batch's member is one more member of it.
 
     Raises InvalidMessage for a priority that the topic does not have, and for an invalid delay.
     """
     wanted = sorted(set(offsets))
-    (alias,) = worked_on(topic, shard, wanted)
+    (alias,) = worked_on(topic, database, wanted)
     delay = seconds(delay)
     checked_name(group, "group", GROUP_LENGTH)
     if priority is not None:
@@ -84,7 +83,7 @@ def copy(alias: str, topic: str, group: str, offsets: Sequence[int], priority: i
             else:
                 insert_scheduled(alias, [Due(row, delay, None)])
     elif rows:
-        add_here_or_relay(alias, rows, lambda alias, rows: insert_many(alias, rows, may_repeat=False))
+        insert_many(alias, rows, may_repeat=False)
         notify_after_commit(alias)
     batches = batch_parts.in_log(alias, offsets)
     batch_parts.change(alias, Counter(PartKey(batch, topic, group) for batch in batches.values()))

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlqueue.core.membership import HEADER as BATCH
 from sqlqueue.core.not_run import is_async, is_generator
+from sqlqueue.core.relay import HEADER as RELAY
 from sqlqueue.core.replies import REPLY
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 
@@ -15,7 +16,7 @@ RESERVED = "sqlqueue-"
 VERSION = f"{RESERVED}version"
 CONTENT_TYPE = f"{RESERVED}content-type"
 OF_PAYLOAD = frozenset({VERSION, CONTENT_TYPE})
-OWN = OF_PAYLOAD | {BATCH, REPLY}  # the headers that the queue adds
+OWN = OF_PAYLOAD | {BATCH, RELAY, REPLY}  # the headers that the queue adds
 
 Upcasts = Mapping[int, Callable[[Any], Any]]
 

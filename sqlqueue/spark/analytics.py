@@ -49,7 +49,7 @@ def settled_by_hour(receipts: DataFrame, messages: DataFrame) -> DataFrame:
     and the time from publishing is that of the others.
     """
     # No broadcast join: it would collect a whole log on the driver, since Parquet's compressed size looks small.
-    message = [name for name in ("shard", "offset") if name in receipts.columns]  # an offset is one shard's
+    message = [name for name in ("database", "offset") if name in receipts.columns]  # an offset is one database's
     published = messages.select(*message, "created_at").hint("merge")
     rows = receipts.join(published, message, "left")
     acked = F.col("outcome") == "acked"

@@ -1,7 +1,7 @@
-"""The archive: a folder of files or a place in an object store, and in it a part for each shard.
+"""The archive: a folder of files or a place in an object store, and in it a part for each database.
 
-A shard has offsets and segments of its own, so its archive is one of its own, in `shard=NAME`. What was archived before
-there were SHARDS is DATABASE's shard's, and stays where it is.
+A database has offsets and segments of its own, so its archive is one of its own, in `database=NAME`. What was archived
+before there were several is DATABASE's, and stays where it is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlqueue.spark.folder import Folder
 from sqlqueue.spark.objects import ObjectStore, below
 from sqlqueue.spark.storage import Archive
 
-SHARD = "shard="
+DATABASE = "database="
 
 
 def opened(root: str) -> Archive:
@@ -47,20 +47,20 @@ def existing(root: str) -> Archive:
     return archive
 
 
-def of_shard(root: str, shard: str, home: bool) -> Archive:
-    """Return the part of an archive that is a shard's. shard: "" without SHARDS; home: it is DATABASE's, whose segments
-    may be of the time before them."""
+def of_database(root: str, database: str, home: bool) -> Archive:
+    """Return the part of an archive that is a database's. database: "" if there is one log only; home: it is
+    DATABASE's, whose segments may be of the time before there were several."""
     whole = opened(root)
-    if not shard or (home and any(map(whole.has, KINDS))):
+    if not database or (home and any(map(whole.has, KINDS))):
         return whole
-    return opened(_part(root, SHARD + shard))
+    return opened(_part(root, DATABASE + database))
 
 
 def parts(root: str) -> dict[str, Archive]:
-    """Return an archive's parts by shard; "": what was archived without SHARDS."""
+    """Return an archive's parts by database; "": what was archived while there was one log only."""
     whole = opened(root)
-    names = sorted(name.removeprefix(SHARD) for name in whole.folders() if name.startswith(SHARD))
-    found = {name: opened(_part(root, SHARD + name)) for name in names}
+    names = sorted(name.removeprefix(DATABASE) for name in whole.folders() if name.startswith(DATABASE))
+    found = {name: opened(_part(root, DATABASE + name)) for name in names}
     return {"": whole, **found} if not found or any(map(whole.has, KINDS)) else found
 
 
@@ -70,12 +70,16 @@ def read_archive(
     """Return the messages or receipts in an archive: a folder, or a URI of an object store. topic: of this one only;
     days: the first and the last date that is wanted, as YYYY-MM-DD: other files are not read.
 
-    An archive of several shards has a column `shard`, "" for what was archived before there were any.
+    An archive of several databases has a column `database`, "" for what was archived while there was one log only.
     """
-    found = {shard: part.read(spark, kind, topic, days) for shard, part in parts(folder).items() if part.has(kind)}
+    found = {
+        database: part.read(spark, kind, topic, days) for database, part in parts(folder).items() if part.has(kind)
+    }
     if not set(found) - {""}:
         return found[""] if found else opened(folder).read(spark, kind, topic, days)
-    return reduce(DataFrame.unionByName, (rows.withColumn("shard", F.lit(shard)) for shard, rows in found.items()))
+    return reduce(
+        DataFrame.unionByName, (rows.withColumn("database", F.lit(database)) for database, rows in found.items())
+    )
 
 
 def _part(root: str, name: str) -> str:

@@ -16,7 +16,7 @@ SPARK_OPTIONS = {"checkpointlocation", "path", "querymode"}
 COMMON = ("alias", "topic")
 READ = (
     *COMMON,
-    "shard",
+    "database",
     "table",
     "columns",
     "numPartitions",
@@ -30,7 +30,7 @@ READ = (
     "until",
     "horizonTimeout",
 )
-STREAM = (*COMMON, "shard", "columns", "numPartitions", "group", "start", "maxRowsPerBatch", "horizonTimeout")
+STREAM = (*COMMON, "database", "columns", "numPartitions", "group", "start", "maxRowsPerBatch", "horizonTimeout")
 WRITE = (*COMMON, "ids")
 
 
@@ -40,7 +40,7 @@ class SourceOptions:
     microseconds since 1970."""
 
     alias: str = ""
-    shard: str = ""
+    database: str = ""
     topics: tuple[str, ...] = ()
     table: Table = MESSAGES
     columns: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class SourceOptions:
 
     @property
     def names_offsets(self) -> bool:
-        """Whether offsets or ids bound the read, which are those of one shard."""
+        """Whether offsets or ids bound the read, which are those of one database."""
         return self.low > 1 or self.high is not None
 
 
@@ -83,8 +83,8 @@ def read(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> Source
         raise ConfigurationError(f"start must be earliest or latest, not {text['start']!r}")
     if text.get("ids", "column") not in ("column", "none"):
         raise ConfigurationError(f"ids must be column or none, not {text['ids']!r}")
-    if text.get("alias") and text.get("shard"):
-        raise ConfigurationError("alias and shard both name a database: leave one of them out")
+    if text.get("alias") and text.get("database"):
+        raise ConfigurationError("alias and database both name a database: leave one of them out")
     first, last, by_id = "from", "to", "fromId" in text or "toId" in text
     if by_id:
         if table != RECEIPTS.name or "from" in text or "to" in text:
@@ -92,7 +92,7 @@ def read(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> Source
         first, last = "fromId", "toId"
     return SourceOptions(
         alias=text.get("alias", ""),
-        shard=text.get("shard", ""),
+        database=text.get("database", ""),
         topics=tuple(checked_topic(topic) for topic in _items(text.get("topic", ""))),
         table=RECEIPTS_BY_ID if by_id else TABLES[table],
         columns=_items(text.get("columns", "")),

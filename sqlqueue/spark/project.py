@@ -28,8 +28,8 @@ from sqlqueue.exceptions import ConfigurationError, HorizonUnknown, LeaseLost, S
 from sqlqueue.spark.options import SourceOptions
 
 
-class ShardFailed(SqlqueueError):
-    """A shard could not be planned for; the message names it."""
+class DatabaseFailed(SqlqueueError):
+    """A database could not be planned for; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -40,45 +40,43 @@ class Project:
     databases: Mapping[str, dict[str, Any]] = field(repr=False)  # settings_dict of Django's connections
     options: Mapping[str, Any] = field(repr=False)  # SQLQUEUE
     reading: str = ""  # the alias of batch reads; "": default
-    shards: Mapping[str, str] = field(default_factory=dict)  # the aliases of several shards by name; empty without them
+    logs: tuple[str, ...] = ()  # the aliases of the databases that have a log, if there are several
 
     @property
-    def sharded(self) -> bool:
-        """Whether there are several shards."""
-        return bool(self.shards)
+    def several(self) -> bool:
+        """Whether there are several logs."""
+        return bool(self.logs)
 
     @property
     def home(self) -> str:
-        """The name of DATABASE's shard; "" without SHARDS."""
-        return self._shard_of(self.default)
+        """DATABASE, as it is shown: "" if there is one log only."""
+        return self._label(self.default)
 
     def is_replica(self, alias: str) -> bool:
         """Tell whether an alias is that of the replica that batch reads use."""
         return alias == self.reading and alias not in ("", self.default)
 
     def sources(self, options: SourceOptions, reading: str = "") -> dict[str, str]:
-        """Return the aliases that a read may be of, by their shards ("" without SHARDS): the one that the options name,
-        or all. reading: the alias to read instead of DATABASE's. Raises ConfigurationError for a shard or an alias that
-        there is not."""
+        """Return the aliases that a read may be of, by the databases that they are shown as ("" if there is one log
+        only): the one that the options name, or all. reading: the alias to read instead of DATABASE. Raises
+        ConfigurationError for one that there is not."""
         if options.alias:
-            return {self._shard_of(options.alias): self._checked(options.alias)}
-        if options.shard and options.shard not in self.shards:
-            hint = did_you_mean(options.shard, self.shards) or " SQLQUEUE has no SHARDS."
-            raise ConfigurationError(f"there is no shard {options.shard!r}.{hint}")
-        found = {name: reading or alias if alias == self.default else alias for name, alias in self.shards.items()}
-        if options.shard:
-            return {options.shard: found[options.shard]}
+            return {self._label(options.alias): self._checked(options.alias)}
+        if options.database and options.database not in self.logs:
+            hint = did_you_mean(options.database, self.logs) or " There is one log only."
+            raise ConfigurationError(f"there is no log on {options.database!r}.{hint}")
+        found = {alias: reading or alias if alias == self.default else alias for alias in self.logs}
+        if options.database:
+            return {options.database: found[options.database]}
         return dict(sorted(found.items())) or {"": reading or self.default}
 
     def written(self, options: SourceOptions) -> Project:
         """Return the project whose DATABASE is the one that the options name. Raises ConfigurationError for an alias
-        that there is not, or beside shards: a message's key says which."""
+        that there is not, or where there are several logs: a message's key says which."""
         if not options.alias:
             return self
-        if self.sharded:
-            raise ConfigurationError(
-                "with SHARDS each message goes to the shard of its key: leave the option alias out"
-            )
+        if self.several:
+            raise ConfigurationError("each message goes to the database of its key: leave the option alias out")
         return replace(self, default=self._checked(options.alias))
 
     def engine(self, alias: str = "") -> str:
@@ -97,7 +95,12 @@ class Project:
                 "this process of Spark's has a Django without sqlqueue: add it to INSTALLED_APPS there, too"
             )
         for each, database in self.databases.items():
-            connections.settings.setdefault(self._own(each), database)
+            own = self._own(each)
+            if connections.settings.get(own) != database:
+                if own in connections.settings:
+                    connections[own].close()
+                    del connections[own]
+                connections.settings[own] = database
         self._use(self._own_options())
         return self._own(alias or self.default)
 
@@ -117,21 +120,18 @@ class Project:
             self._use(before)
 
     def placed(self, sources: Mapping[str, str], topics: Iterable[str]) -> dict[str, list[str]]:
-        """Return which of the topics are on each shard that has one; all of a read that names no topic. Only after
+        """Return which of the topics are on each database that has one; all of a read that names no topic. Only after
         engine()."""
-        from sqlqueue.log.placement import existing_placement
-
         names = list(topics)
-        if not self.sharded or not names:
+        if not self.several or not names:
             return dict.fromkeys(sources, names)
-        found = {name: existing_placement(name) for name in names}
         on = {
-            shard: [name for name, placed in found.items() if placed is not None and shard in placed.shards]
-            for shard in sources
-            if shard in self.shards
+            database: [name for name in names if database in queue_settings.databases_of(name)]
+            for database in sources
+            if database in self.logs
         }
-        others = {shard: names for shard in sources if shard not in self.shards}
-        return {shard: some for shard, some in on.items() if some} | others
+        others = {database: names for database in sources if database not in self.logs}
+        return {database: some for database, some in on.items() if some} | others
 
     def _checked(self, alias: str) -> str:
         if alias not in self.databases:
@@ -142,17 +142,20 @@ class Project:
 
     def _own(self, alias: str) -> str:
         """Return this process's alias of a database: one serves several queries, perhaps of several projects of one
-        driver."""
+        driver. Of several logs the aliases stay: by them a key's database is found."""
+        if self.several:
+            return alias
         database = self.databases[alias]
         return "spark-" + hashlib.sha256(pickle.dumps(sorted(database.items()))).hexdigest()[:16]
 
     def _own_options(self) -> dict[str, Any]:
         options = {**self.options, "DATABASE": self._own(self.default)}
         options.pop("READ_ALIAS", None)  # what it is read for has been decided
-        if self.shards:
-            options["SHARDS"] = {name: {"alias": self._own(alias)} for name, alias in self.shards.items()}
-        elif options.get("SHARDS"):
-            options["SHARDS"] = {name: {"alias": options["DATABASE"]} for name in options["SHARDS"]}
+        if not self.several and options.get("TOPICS"):
+            options["TOPICS"] = {
+                topic: {name: value for name, value in own.items() if name != "databases"}
+                for topic, own in options["TOPICS"].items()
+            }
         return options
 
     @staticmethod
@@ -163,25 +166,25 @@ class Project:
         queue_settings.forget()
         forget_topics()  # of the former project
 
-    def _shard_of(self, alias: str) -> str:
+    def _label(self, alias: str) -> str:
         alias = self.default if self.is_replica(alias) else alias
-        return next((name for name, each in self.shards.items() if each == alias), "")
+        return alias if alias in self.logs else ""
 
 
 @contextmanager
-def at_shard(shard: str) -> Iterator[None]:
-    """Let an error in this block say on which shard it was; "" where there is one only."""
+def at_database(database: str) -> Iterator[None]:
+    """Let an error in this block say on which database it was; "" where there is one only."""
     try:
         yield
     except (HorizonUnknown, LeaseLost, ConfigurationError) as error:
-        if not shard:
+        if not database:
             raise
         kind = next(each for each in (HorizonUnknown, LeaseLost, ConfigurationError) if isinstance(error, each))
-        raise kind(f"shard {shard!r}: {error}") from error
+        raise kind(f"database {database!r}: {error}") from error
     except Error as error:
-        if not shard:
+        if not database:
             raise
-        raise ShardFailed(f"shard {shard!r}: {error}") from error
+        raise DatabaseFailed(f"database {database!r}: {error}") from error
 
 
 def of_django() -> Project:
@@ -199,7 +202,7 @@ def of_django() -> Project:
         databases={alias: dict(connections[alias].settings_dict) for alias in connections if _is_readable(alias)},
         options=dict(getattr(settings, "SQLQUEUE", {})),
         reading=str(queue_settings.READ_ALIAS or queue_settings.home),
-        shards=dict(queue_settings.shards) if queue_settings.sharded else {},
+        logs=queue_settings.aliases if queue_settings.several else (),
     )
 
 

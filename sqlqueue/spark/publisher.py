@@ -64,7 +64,7 @@ class Publisher:
         if topic is None:
             raise InvalidMessage("a row has no topic: fill the column topic, or set the option topic")
         alias = settings.home
-        if settings.sharded:
+        if settings.several:
             alias = destination(topic, message.key, message.id, relay=False).alias
         row = log_row(dialect(alias), to_publish(alias, topic), message, payload, headers)
         if body is not None:

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.spark.options import SourceOptions
-from sqlqueue.spark.project import Project, at_shard
+from sqlqueue.spark.project import Project, at_database
 from sqlqueue.spark.scan import TableScan
 
 
@@ -25,42 +25,43 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, project: Project, options: SourceOptions, tasks: int):
         self._sources = project.sources(options, project.reading)
-        self._scan = TableScan(options.table, options.table.chosen(options.columns, project.sharded))
+        self._scan = TableScan(options.table, options.table.chosen(options.columns, project.several))
         self._project, self._options = project, options
         self._tasks = options.tasks or tasks
 
     def partitions(self) -> list[Any]:
-        """Return the portions of the tasks: of each shard at least one."""
+        """Return the portions of the tasks: of each database at least one."""
         project = self._project
         project.engine(self._sources.get(project.home, ""))
         try:
             placed = list(project.placed(self._sources, self._options.topics))
-            shards = placed or [project.home if project.home in self._sources else next(iter(self._sources))]
-            if len(shards) > 1 and self._options.names_offsets:
+            databases = placed or [project.home if project.home in self._sources else next(iter(self._sources))]
+            if len(databases) > 1 and self._options.names_offsets:
                 raise ConfigurationError(
-                    f"offsets and ids are those of one shard, and this is on the shards {', '.join(shards)}: name one "
-                    "with the option shard"
+                    f"offsets and ids are those of one database, and this is on the databases {', '.join(databases)}:"
+                    f" name one "
+                    "with the option database"
                 )
-            tasks = max(1, self._tasks // len(shards))
-            return [portion for shard in shards for portion in self._portions(shard, tasks)]
+            tasks = max(1, self._tasks // len(databases))
+            return [portion for database in databases for portion in self._portions(database, tasks)]
         finally:
             connections.close_all()
 
-    def _portions(self, shard: str, tasks: int) -> list[Any]:
+    def _portions(self, database: str, tasks: int) -> list[Any]:
         from sqlqueue.spark import plan
         from sqlqueue.stats.replica import replicated_horizon  # its models need Django set up
 
-        name = self._sources[shard]
+        name = self._sources[database]
         alias = self._project.engine(name)
-        with at_shard(shard):
+        with at_database(database):
             known_horizon = replicated_horizon if self._project.is_replica(name) else None
             server = ServerIdentity(alias)
             identity = server.identity  # of before the look at the horizon
             found = plan.batch(alias, self._options, tasks, known_horizon, server)
             server.confirm()
-            return [portion.on(shard, identity) for portion in found]
+            return [portion.on(database, identity) for portion in found]
 
     def read(self, partition: Any) -> Iterator[Any]:
         """Yield a portion's rows as Arrow batches."""
-        with self._project.task(self._sources[partition.shard]) as alias:
+        with self._project.task(self._sources[partition.database]) as alias:
             yield from self._scan.read(alias, partition)

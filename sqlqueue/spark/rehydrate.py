@@ -23,26 +23,26 @@ def archived_messages(
     topic: str,
     first: int | None = None,
     last: int | None = None,
-    shard: str = "",
+    database: str = "",
     since: str = "",
     until: str = "",
 ) -> DataFrame:
     """Return a topic's archived messages, at least those from offset `first` to `last` that were published from `since`
-    to `until`; of one shard, or of all.
+    to `until`; of one database, or of all.
 
     The segments' manifests say what is there; the database is not asked, and files of other days are not read. An
-    archive of several shards has a column `shard`. Raises ConfigurationError if the archive has no messages of the
-    topic, if offsets are named and it is on several shards, and for what is no time; DamagedArchive if a segment or a
-    file of this range is missing.
+    archive of several databases has a column `database`. Raises ConfigurationError if the archive has no messages of
+    the topic, if offsets are named and it is on several databases, and for what is no time; DamagedArchive if a segment
+    or a file of this range is missing.
     """
-    archives = {name: part for name, part in parts(root).items() if shard in ("", name)}
+    archives = {name: part for name, part in parts(root).items() if database in ("", name)}
     found = {name: part.of_topic(MESSAGES, topic) for name, part in archives.items()}
     found = {name: manifests for name, manifests in found.items() if manifests}
     if not found:
         raise ConfigurationError(f"there are no messages of topic {topic!r} in {root}: is it in another folder?")
     if len(found) > 1 and (first is not None or last is not None):
         names = ", ".join(found)
-        raise ConfigurationError(f"offsets are those of one shard: say which with --shard: {names}")
+        raise ConfigurationError(f"offsets are those of one database: say which with --database: {names}")
     wanted = {name: without_gaps(manifests, 1 if first is None else first, last) for name, manifests in found.items()}
     damages = [damage for name, some in wanted.items() for each in some for damage in archives[name].damages(each)]
     if damages:
@@ -56,7 +56,7 @@ def archived_messages(
         rows[name] = archives[name].read_files(spark, MESSAGES, files)
     if not set(archives) - {""}:
         return rows[""]
-    return reduce(DataFrame.unionByName, (each.withColumn("shard", F.lit(name)) for name, each in rows.items()))
+    return reduce(DataFrame.unionByName, (each.withColumn("database", F.lit(name)) for name, each in rows.items()))
 
 
 def in_range(
@@ -99,8 +99,8 @@ def rehydrated(archived: DataFrame, *, group: str = "", label: str = "", same_id
     """
     rows = archived.where(F.col("target_group").isin("", group)) if group else archived
     offset = F.col("offset").cast("string")
-    if "shard" in rows.columns:  # an offset is one shard's
-        offset = F.when(F.col("shard") == "", offset).otherwise(F.concat("shard", F.lit(":"), offset))
+    if "database" in rows.columns:  # an offset is one database's
+        offset = F.when(F.col("database") == "", offset).otherwise(F.concat("database", F.lit(":"), offset))
     message_ref = (F.col("topic"), offset)
     id_parts = [F.lit("rehydrate"), F.lit(label), F.lit(group), *message_ref]
     return rows.select(

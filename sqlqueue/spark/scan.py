@@ -34,7 +34,7 @@ class Condition(NamedTuple):
 
 
 class StreamBatch(NamedTuple):
-    """A batch of a Spark stream on one shard. end: its last offset; checkpoint: the identity of the query's."""
+    """A batch of a Spark stream on one database. end: its last offset; checkpoint: the identity of the query's."""
 
     group: str
     topics: tuple[str, ...]
@@ -44,24 +44,24 @@ class StreamBatch(NamedTuple):
 
 class Portion(InputPartition):
     """The rows of one task: ranges (low, high, index), each read by one statement, and the conditions of all rows.
-    shard: where they are; "" without SHARDS; server: the identity of the server for which this was planned; "" if it is
-    not compared; batch: of a stream, whose group the task tells that it was read."""
+    database: where they are; "" if there is one log only; server: the identity of the server for which this was
+    planned; "" if it is not compared; batch: of a stream, whose group the task tells that it was read."""
 
     def __init__(
         self,
         conditions: Sequence[Condition],
         ranges: Sequence[tuple[int, int, str]],
-        shard: str = "",
+        database: str = "",
         server: str = "",
         batch: StreamBatch | None = None,
     ):
         super().__init__(len(ranges))
-        self.conditions, self.ranges, self.shard, self.server = tuple(conditions), tuple(ranges), shard, server
+        self.conditions, self.ranges, self.database, self.server = tuple(conditions), tuple(ranges), database, server
         self.batch = batch
 
-    def on(self, shard: str, server: str, batch: StreamBatch | None = None) -> Portion:
-        """Return the same of a shard, on a server, in a batch."""
-        return Portion(self.conditions, self.ranges, shard, server, batch)
+    def on(self, database: str, server: str, batch: StreamBatch | None = None) -> Portion:
+        """Return the same of a database, on a server, in a batch."""
+        return Portion(self.conditions, self.ranges, database, server, batch)
 
 
 def where(conditions: Sequence[Condition]) -> tuple[str, list[Any]]:
@@ -165,7 +165,7 @@ class TableScan:
         for column in self.columns:
             if not column.stored:
                 chosen.append("%s")
-                values.insert(0, portion.shard)
+                values.insert(0, portion.database)
             elif column.kind == TIME:
                 chosen.append(dialect(alias).microseconds(column.stored))
             else:

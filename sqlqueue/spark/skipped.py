@@ -13,21 +13,21 @@ from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.spark.membership import Membership
 from sqlqueue.spark.options import SourceOptions
 from sqlqueue.spark.plan import holds_any
-from sqlqueue.spark.project import at_shard
+from sqlqueue.spark.project import at_database
 from sqlqueue.spark.stream_ends import Ends
 
 
 def refuse_skipped(members: Mapping[str, Membership], options: SourceOptions, done: Ends, checkpoint: str) -> None:
     """Raise ConfigurationError if the group has messages in the last batch, which ends at `done`, and no task has read
     any. checkpoint: the identity of the query's; "": of an earlier version, whose tasks told nothing."""
-    last = {shard: member for shard, member in members.items() if done[shard] > member.settled}
-    if not checkpoint or any(member.was_read(done[shard], checkpoint) for shard, member in last.items()):
+    last = {database: member for database, member in members.items() if done[database] > member.settled}
+    if not checkpoint or any(member.was_read(done[database], checkpoint) for database, member in last.items()):
         return
-    for shard, member in last.items():
-        with at_shard(shard):
-            if holds_any(member.alias, options, member.settled + 1, done[shard], member.server):
+    for database, member in last.items():
+        with at_database(database):
+            if holds_any(member.alias, options, member.settled + 1, done[database], member.server):
                 raise ConfigurationError(
-                    f"group {member.group!r} has messages after offset {member.settled} up to {done[shard]}, and no "
+                    f"group {member.group!r} has messages after offset {member.settled} up to {done[database]}, and no "
                     "task has read them: the sink has skipped the batch. A sink that knows its batches by number, as "
                     "Spark's files do, takes the first ones of a new checkpoint for those that it has. Nothing of the "
                     "batch is settled: give the query a new checkpoint and a new output folder, and it begins after "

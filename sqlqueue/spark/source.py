@@ -39,20 +39,20 @@ class SqlqueueSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns of the table, or those that the option `columns` chooses."""
         known = tuple(dict.fromkeys((*options.READ, *options.STREAM)))
-        return struct(options.read(self.given, known, "reading"), self._project().sharded)
+        return struct(options.read(self.given, known, "reading"), self._project().several)
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of a batch."""
         values = options.read(self.given, options.READ, "a batch read")
         project = self._project()
-        refuse_other(schema, values, project.sharded)
+        refuse_other(schema, values, project.several)
         return BatchReader(project, values, self.tasks)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """Return the reader of a stream, which is a consumer group."""
         values = options.read(self.given, options.STREAM, "a stream")
         project = self._project()
-        refuse_other(schema, values, project.sharded)
+        refuse_other(schema, values, project.several)
         return StreamReader(project, values, self.tasks)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
@@ -77,15 +77,15 @@ class SqlqueueSource(DataSource):
         return cast(Project, pickle.loads(self.packed))
 
 
-def struct(values: SourceOptions, sharded: bool) -> StructType:
+def struct(values: SourceOptions, several: bool) -> StructType:
     """Return the schema of the columns that the options choose."""
-    columns = values.table.chosen(values.columns, sharded)
+    columns = values.table.chosen(values.columns, several)
     return StructType([StructField(column.name, TYPES[column.ddl]()) for column in columns])
 
 
-def refuse_other(schema: StructType, values: SourceOptions, sharded: bool) -> None:
+def refuse_other(schema: StructType, values: SourceOptions, several: bool) -> None:
     """Raise ConfigurationError if the caller's schema is not that of the options."""
-    expected = struct(values, sharded)
+    expected = struct(values, several)
     if schema != expected:
         columns = ", ".join(expected.fieldNames())
         raise ConfigurationError(

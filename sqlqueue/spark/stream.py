@@ -22,7 +22,7 @@ from sqlqueue.database.retries import ErrorKind, classify, close_lost_connection
 from sqlqueue.database.server_identity import ServerChanged, SessionReplaced
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.spark.options import SourceOptions
-from sqlqueue.spark.project import Project, at_shard
+from sqlqueue.spark.project import Project, at_database
 from sqlqueue.spark.scan import StreamBatch, TableScan
 from sqlqueue.spark.stream_ends import Ends, as_offset, checkpoint_of, ends_of
 from sqlqueue.spark.tables import MESSAGES
@@ -35,18 +35,18 @@ logger = logging.getLogger("sqlqueue")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream.format("sqlqueue")`: a member of its group on each shard. stream_ends says what Spark's offsets
-    mean."""
+    """`spark.readStream.format("sqlqueue")`: a member of its group on each database. stream_ends says what Spark's
+    offsets mean."""
 
     def __init__(self, project: Project, options: SourceOptions, tasks: int):
         if not options.group or not options.topics:
             raise ConfigurationError("a stream is a consumer group: give it the options group and topic")
         self._sources = project.sources(options)
-        self._scan = TableScan(MESSAGES, MESSAGES.chosen(options.columns, project.sharded))
+        self._scan = TableScan(MESSAGES, MESSAGES.chosen(options.columns, project.several))
         self._project, self._options = project, options
         self._tasks = options.tasks or tasks
         self._joined: dict[str, Membership] = {}
-        self._former: dict[str, str] = {}  # under which names this stream has joined, by shard
+        self._former: dict[str, str] = {}  # under which names this stream has joined, by database
         self._targets: Ends = {}
         self._new_checkpoint = uuid.uuid4().hex
 
@@ -56,7 +56,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the offsets up to which the group has settled everything."""
-        settled = {shard: member.settled for shard, member in self._members().items()}
+        settled = {database: member.settled for database, member in self._members().items()}
         return as_offset(settled, self._new_checkpoint)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -64,13 +64,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.rows) if self._options.rows else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end of this run: the present horizon of each shard."""
+        """Fix the end of this run: the present horizon of each database."""
         members = self._members()
         from sqlqueue.spark.plan import wait_for_horizon  # its models need Django set up
 
-        for shard, member in members.items():
-            with at_shard(shard):
-                self._targets[shard] = wait_for_horizon(member.alias, self._options.horizon_timeout, member.server)
+        for database, member in members.items():
+            with at_database(database):
+                self._targets[database] = wait_for_horizon(member.alias, self._options.horizon_timeout, member.server)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Settle the batches that Spark has finished, and return the end of the next batch.
@@ -95,10 +95,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         refuse_skipped(self._members(), self._options, done, checkpoint_of(start))
         ends = self._next(done, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         checkpoint = checkpoint_of(start) or (self._new_checkpoint if ends != done else "")
-        for shard, member in self._members().items():
-            if ends[shard] > done[shard] or done[shard] > member.settled:
-                with at_shard(shard):
-                    member.settle(done[shard], ends[shard] if ends[shard] > done[shard] else None, checkpoint)
+        for database, member in self._members().items():
+            if ends[database] > done[database] or done[database] > member.settled:
+                with at_database(database):
+                    member.settle(
+                        done[database], ends[database] if ends[database] > done[database] else None, checkpoint
+                    )
         return as_offset(ends, checkpoint)
 
     def _abandon(self, error: Exception) -> None:
@@ -112,7 +114,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the horizons, for the query's progress; None while a server is away."""
         try:
             return (
-                as_offset({shard: member.horizon() for shard, member in self._joined.items()}) if self._joined else None
+                as_offset({database: member.horizon() for database, member in self._joined.items()})
+                if self._joined
+                else None
             )
         except Exception as error:
             if not of_the_server(error):
@@ -127,22 +131,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         first, last, checkpoint = self._ends(start), self._ends(end), checkpoint_of(end)
         self._accept(last)
-        busy = [shard for shard in members if last[shard] > first[shard]] or list(members)[:1]
+        busy = [database for database in members if last[database] > first[database]] or list(members)[:1]
         tasks = max(1, self._tasks // len(busy))
         found: list[Any] = []
-        for shard in busy:
-            with at_shard(shard):
-                member = members[shard]
-                if last[shard] > member.settled:
-                    member.run_again(last[shard], checkpoint)
-                some = plan.portions(member.alias, self._options, first[shard] + 1, last[shard], tasks, member.server)
-                batch = StreamBatch(member.group, member.topics, last[shard], checkpoint)
-                found += [portion.on(shard, member.server.identity, batch) for portion in some]
+        for database in busy:
+            with at_database(database):
+                member = members[database]
+                if last[database] > member.settled:
+                    member.run_again(last[database], checkpoint)
+                some = plan.portions(
+                    member.alias, self._options, first[database] + 1, last[database], tasks, member.server
+                )
+                batch = StreamBatch(member.group, member.topics, last[database], checkpoint)
+                found += [portion.on(database, member.server.identity, batch) for portion in some]
         return found
 
     def read(self, partition: Any) -> Iterator[Any]:
         """Yield a portion's rows as Arrow batches."""
-        with self._project.task(self._sources[partition.shard]) as alias:
+        with self._project.task(self._sources[partition.database]) as alias:
             yield from self._scan.read(alias, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -155,40 +161,41 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             member.leave()
 
     def _next(self, done: Ends, most: int | None) -> Ends:
-        """Return the ends of the next batch, of about `most` rows: each shard that has rows gives as many."""
+        """Return the ends of the next batch, of about `most` rows: each database that has rows gives as many."""
         from sqlqueue.spark.plan import next_end
 
         highest = {}
-        for shard, member in self._members().items():
-            with at_shard(shard):
+        for database, member in self._members().items():
+            with at_database(database):
                 if member.paused():
-                    highest[shard] = done[shard]
+                    highest[database] = done[database]
                 else:
-                    highest[shard] = self._targets[shard] if shard in self._targets else member.horizon()
+                    highest[database] = self._targets[database] if database in self._targets else member.horizon()
         members = self._members()
         if most is not None and len(members) > 1:
             busy = [
-                shard
-                for shard, member in members.items()
-                if next_end(member.alias, self._options, done[shard], highest[shard], None, member.server) > done[shard]
+                database
+                for database, member in members.items()
+                if next_end(member.alias, self._options, done[database], highest[database], None, member.server)
+                > done[database]
             ]
             most = max(1, most // max(1, len(busy)))
         return {
-            shard: next_end(member.alias, self._options, done[shard], highest[shard], most, member.server)
-            for shard, member in members.items()
+            database: next_end(member.alias, self._options, done[database], highest[database], most, member.server)
+            for database, member in members.items()
         }
 
     def _ends(self, offset: dict[str, Any]) -> Ends:
-        settled = {shard: member.settled for shard, member in self._members().items()}
+        settled = {database: member.settled for database, member in self._members().items()}
         return ends_of(offset, settled.keys(), self._project.home, settled)
 
     def _accept(self, ends: Ends) -> None:
-        for shard, member in self._members().items():
-            with at_shard(shard):
-                member.accept(ends[shard])
+        for database, member in self._members().items():
+            with at_database(database):
+                member.accept(ends[database])
 
     def _members(self) -> dict[str, Membership]:
-        """Return the memberships by shard; the first call joins the group, in the driver's process that serves the
+        """Return the memberships by database; the first call joins the group, in the driver's process that serves the
         query."""
         if not self._joined:
             self._join()
@@ -202,7 +209,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _join(self) -> None:
         options, project = self._options, self._project
         home = project.engine(self._sources.get(project.home, ""))
-        from sqlqueue.log.placement import placement
         from sqlqueue.log.stored_topics import is_known, known
         from sqlqueue.spark.membership import Membership
 
@@ -211,20 +217,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"there is no topic {unknown[0]!r}.{did_you_mean(unknown[0], known(home))} A stream of a new topic can "
                 f"start before the first publish if SQLQUEUE['TOPICS'] declares it: {{{unknown[0]!r}: {{}}}}"
             )
-        if project.sharded:
-            for topic in options.topics:
-                placement(topic)  # a new topic is placed by its first use
         placed = project.placed(self._sources, options.topics)
         if not placed:
-            raise ConfigurationError(f"shard {options.shard!r} has none of the topics {', '.join(options.topics)}")
+            raise ConfigurationError(
+                f"database {options.database!r} has none of the topics {', '.join(options.topics)}"
+            )
         try:
-            for shard, topics in placed.items():
-                alias = project.engine(self._sources[shard])
-                with at_shard(shard):
-                    former = self._former.get(shard, "")
+            for database, topics in placed.items():
+                alias = project.engine(self._sources[database])
+                with at_database(database):
+                    former = self._former.get(database, "")
                     member = Membership(alias, options.group, topics, options.start, options.horizon_timeout, former)
-                self._joined[shard] = member
-                self._former[shard] = member.name
+                self._joined[database] = member
+                self._former[database] = member.name
         except BaseException:
             joined, self._joined = self._joined, {}
             for member in joined.values():

@@ -13,7 +13,7 @@ LONG, INT, STRING, TIME, JSON, BINARY = "bigint", "int", "string", "timestamp", 
 
 
 class Column(NamedTuple):
-    """A column: its name for users, its kind, and its quoted name in the database; "" for the shard's name."""
+    """A column: its name for users, its kind, and its quoted name in the database; "" for the database's name."""
 
     name: str
     kind: str
@@ -25,7 +25,7 @@ class Column(NamedTuple):
         return STRING if self.kind == JSON else self.kind
 
 
-SHARD = Column("shard", STRING, "")
+DATABASE = Column("database", STRING, "")
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ class Table:
         """Return the column of this name, or None."""
         return next((column for column in self.columns if column.name == name), None)
 
-    def chosen(self, names: Sequence[str], sharded: bool = False) -> tuple[Column, ...]:
-        """Return the columns of these names in this order, or all if `names` is empty. sharded: there is a column
-        `shard`, the last one. Raises ConfigurationError."""
-        columns = (*self.columns, SHARD) if sharded else self.columns
+    def chosen(self, names: Sequence[str], several: bool = False) -> tuple[Column, ...]:
+        """Return the columns of these names in this order, or all if `names` is empty. several: there is a column
+        `database`, the last one. Raises ConfigurationError."""
+        columns = (*self.columns, DATABASE) if several else self.columns
         known = {column.name: column for column in columns}
         for name in names:
             if name not in known:

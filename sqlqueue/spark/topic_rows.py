@@ -33,8 +33,8 @@ def rows_between(
 
 @dataclass(frozen=True)
 class TopicRows:
-    """A topic's rows on one shard, up to a horizon. frontiers: by kind, the highest offset (id) in the archive; later
-    rows are read from the database, so that rows in both are read once."""
+    """A topic's rows on one database, up to a horizon. frontiers: by kind, the highest offset (id) in the archive;
+    later rows are read from the database, so that rows in both are read once."""
 
     spark: SparkSession
     alias: str
@@ -52,7 +52,7 @@ class TopicRows:
         frontier = self.frontiers[kind] if self.archive and self.archive.has(kind) else 0
         options = {"since": days[0], "until": str(date.fromisoformat(days[1]) + timedelta(1))} if days else {}
         live = rows_between(self.spark, self.alias, kind, self.topic, max(first, frontier + 1), last, **options)
-        rows = live = live.drop("shard")  # there is one
+        rows = live = live.drop("database")  # there is one
         if self.archive and first <= frontier:
             offset = F.col(OFFSET_COLUMN[kind])
             old = self.archive.read(self.spark, kind, topic=self.topic, days=days)

@@ -23,8 +23,6 @@ from sqlqueue.stats.finding_kinds import (
     OPEN_TRANSACTION,
     ORDER,
     REFUSED,
-    RELAY_LATE,
-    RELAY_REFUSED,
     SERVERS,
     UNREAD,
     UNWRITABLE,
@@ -35,12 +33,9 @@ from sqlqueue.stats.finding_kinds import (
 from sqlqueue.stats.group_attention import of_group
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.process_attention import of_processes
-from sqlqueue.stats.relays import RelaySurvey
-from sqlqueue.stats.sampling import MOST_ROWS
 from sqlqueue.stats.survey import Survey
 from sqlqueue.stats.topics import TopicSurvey
 
-RELAYED_TOO_LATE = 60.0  # seconds that a message may wait for its way to another shard
 OPEN_TOO_LONG = 60.0  # seconds for which a publishing transaction may hold back the horizon
 CHANGE_TAKES = 600.0  # seconds that a change of partitions may take
 OF_NO_HEARTBEATS = NO_CONSUMERS, AWAY  # which take a process without a heartbeat for one that has ended
@@ -52,11 +47,9 @@ def findings(seen: Survey) -> list[Finding]:
     for topic in seen.topics:
         found += _of_topic(topic, [group for group in seen.groups if group.topic == topic.name])
     found += _of_scheduled("", seen.refused_elsewhere, seen.overdue_elsewhere, False, False)
-    for relay in seen.relays:
-        found += _of_relay(relay)
     if seen.writing.fails:  # living processes write none either
         found = [one for one in found if one.kind not in OF_NO_HEARTBEATS]
-    return sorted(with_commands(found, seen.shard), key=lambda one: ORDER.index(one.severity))
+    return sorted(with_commands(found, seen.database), key=lambda one: ORDER.index(one.severity))
 
 
 def _of_queue(seen: Survey) -> Iterator[Finding]:
@@ -188,38 +181,4 @@ def _of_scheduled(topic: str, refused: int, overdue: int, more_refused: bool, mo
             % {"count": at_least(overdue, more_overdue), "topic": name},
             _("Consumer processes move them into the log, some hundred at a time: is one running?"),
             topic,
-        )
-
-
-def _of_relay(relay: RelaySurvey) -> Iterator[Finding]:
-    """Yield the findings of what waits for its way to another shard."""
-    if relay.refused:
-        yield Finding(
-            RELAY_REFUSED,
-            WARNING,
-            _("Refused by a shard"),
-            ngettext(
-                "%(count)s relayed message was refused by shard %(shard)s.",
-                "%(count)s relayed messages were refused by shard %(shard)s.",
-                relay.refused,
-            )
-            % {"count": at_least(relay.refused, relay.refused >= MOST_ROWS), "shard": relay.shard},
-            _("Each says why, in the admin's list of relayed messages. Correct it, try it again, or discard it."),
-        )
-    if relay.age > RELAYED_TOO_LATE:
-        yield Finding(
-            RELAY_LATE,
-            WARNING,
-            _("Not relayed"),
-            ngettext(
-                "%(count)s message has waited for its way to shard %(shard)s, for %(age)s.",
-                "%(count)s messages have waited for their way to shard %(shard)s, the oldest for %(age)s.",
-                relay.waiting,
-            )
-            % {
-                "count": at_least(relay.waiting, relay.waiting >= MOST_ROWS),
-                "shard": relay.shard,
-                "age": duration(relay.age),
-            },
-            _("Consumer processes of this shard move them: is one running, and does the other shard answer?"),
         )

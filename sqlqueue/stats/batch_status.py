@@ -17,8 +17,7 @@ from sqlqueue.twins import refuse_in_async
 class BatchStatus:
     """How a batch stands. total: its members, with those of its chain's steps so far, once for each group that settles
     them; done: those acked; failed: those that are dead letters and were not replayed. Times are aware, None for what
-    has not come about. unknown_shards: the names of those that do not answer; their part is not in the figures, and the
-    batch does not end without it."""
+    has not come about."""
 
     id: str
     name: str
@@ -32,7 +31,6 @@ class BatchStatus:
     finished_at: datetime | None
     succeeded_at: datetime | None
     cancelled_at: datetime | None
-    unknown_shards: tuple[str, ...] = ()
 
     @property
     def pending(self) -> int:
@@ -51,7 +49,7 @@ class BatchStatus:
 
 def get_batch(id: str) -> BatchStatus | None:
     """Return how a batch stands; None for an unknown id, and for one whose retention is over. Six statements, however
-    many members it has; with SHARDS one more, and four for each other shard that has members."""
+    many members it has."""
     refuse_in_async("get_batch", "await sync_to_async(get_batch)(…)")
     return statuses(settings.home, [id]).get(id)
 
@@ -83,5 +81,4 @@ def _status(standing: Standing) -> BatchStatus:
         batch.finished_at,
         batch.succeeded_at,
         batch.cancelled_at,
-        tuple(sorted(standing.unknown)),
     )

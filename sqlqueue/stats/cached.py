@@ -24,8 +24,8 @@ logger = logging.getLogger("sqlqueue")
 
 
 class Cached(Generic[T]):
-    """One value that is read from the queue's database, of each shard. A failure is cached as long as a value, so that
-    an unreachable database is not asked with every request."""
+    """One value that is read from the queue's database, of each database. A failure is cached as long as a value, so
+    that an unreachable database is not asked with every request."""
 
     def __init__(self, read_value: Callable[[str], T]):
         self._read_value = read_value
@@ -33,8 +33,8 @@ class Cached(Generic[T]):
         self._cached: dict[str, tuple[float, T | None]] = {}
 
     def get(self, alias: str = "") -> T:
-        """Return the value of a shard, of this alias (DATABASE), at most STATS_INTERVAL old. A thread that asks during
-        a read waits for its result.
+        """Return the value of a database, of this alias (DATABASE), at most STATS_INTERVAL old. A thread that asks
+        during a read waits for its result.
 
         Raises Unreachable if the database does not answer.
         """

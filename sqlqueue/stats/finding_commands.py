@@ -35,14 +35,12 @@ COMMANDS = {
     kinds.DEAD_LETTERS: "queuedlq replay {topic} --group {group} --trial",
     kinds.REFUSED: OF_TOPIC,
     kinds.LATE: OF_TOPIC,
-    kinds.RELAY_REFUSED: "queuereschedule relayed",
-    kinds.RELAY_LATE: "queuereschedule relayed",
 }
 OF_NO_GROUP = {kinds.DEAD_LETTERS: "queuedlq list --topic {topic}"}  # of groups that are not registered any more
 
 
-def with_commands(findings: Iterable[Finding], shard: str) -> Iterator[Finding]:
-    """Yield the findings, each with its command. shard: the name of theirs, "" without SHARDS."""
+def with_commands(findings: Iterable[Finding], database: str) -> Iterator[Finding]:
+    """Yield the findings, each with its command. database: the name of theirs, "" if there is one log only."""
     for one in findings:
         text = COMMANDS.get(one.kind, OF_TOPIC)  # else of an effect
         if "{group}" in text and not one.group:
@@ -50,10 +48,10 @@ def with_commands(findings: Iterable[Finding], shard: str) -> Iterator[Finding]:
         if "{topic}" in text and not one.topic:
             text = OF_ALL
         words = [word.format(topic=one.topic, group=one.group) for word in text.split()]
-        yield replace(one, command=one.command or command_line(words, shard))
+        yield replace(one, command=one.command or command_line(words, database))
 
 
-def command_line(words: Iterable[str], shard: str) -> str:
-    """Return a command as a shell takes it, on this shard."""
-    at = ["--shard", shard] if shard else []
+def command_line(words: Iterable[str], database: str) -> str:
+    """Return a command as a shell takes it, on this database."""
+    at = ["--database", database] if database else []
     return shlex.join(["python", "manage.py", *words, *at])

@@ -32,8 +32,6 @@ DEAD_LETTERS: Final = "dead_letters"
 UNREAD: Final = "unread"
 REFUSED: Final = "refused"
 LATE: Final = "late"
-RELAY_REFUSED: Final = "relay_refused"
-RELAY_LATE: Final = "relay_late"
 OPEN_TRANSACTION: Final = "open_transaction"
 
 ORDER = (ERROR, WARNING, NOTE)

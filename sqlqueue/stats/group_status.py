@@ -17,7 +17,8 @@ from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
 from sqlqueue.log.progress import Progress
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset, dead_letter_topic
 
-SCHEDULED: Final = "scheduled"  # it is not in the log yet: its time, or its way to its shard, lies ahead
+RELAYED: Final = "relayed"  # it is on its way from another database
+SCHEDULED: Final = "scheduled"  # it is not in the log yet
 WAITING: Final = "waiting"  # for its turn, or postponed before its first attempt
 LIMITED: Final = "limited"  # a limit of its key holds it back
 IN_FLIGHT: Final = "in_flight"  # with a handler, or claimed for one
@@ -26,7 +27,7 @@ EXPIRED: Final = "expired"  # a dead letter that was too late for its handler
 # REPLAYED: its dead letter was published anew, as a copy for this group
 
 FINISHED: Final = frozenset({ACKED, DEAD, EXPIRED})
-STATES: Final = (SCHEDULED, WAITING, LIMITED, IN_FLIGHT, RETRYING, ACKED, DEAD, EXPIRED, REPLAYED)
+STATES: Final = (RELAYED, SCHEDULED, WAITING, LIMITED, IN_FLIGHT, RETRYING, ACKED, DEAD, EXPIRED, REPLAYED)
 
 StreamRef = tuple[str, str, int, int]  # topic, group, partition and priority
 OrderingQueueRef = tuple[str, str, int, int, str]  # topic, group, partition, priority and key
@@ -36,7 +37,7 @@ OrderingQueueRef = tuple[str, str, int, int, str]  # topic, group, partition, pr
 class GroupStatus:
     """How a message stands in one group.
 
-    state: scheduled, waiting, limited, in_flight, retrying, acked, dead, expired or replayed
+    state: relayed, scheduled, waiting, limited, in_flight, retrying, acked, dead, expired or replayed
     attempts: how many were charged; None where that is not stored
     result: what the handler returned, if its consumer keeps results
     error: of the last failed attempt, "" for none

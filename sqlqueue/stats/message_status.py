@@ -11,13 +11,14 @@ from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text
 from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.exceptions import InvalidMessage
-from sqlqueue.log import progress, relay_hold
+from sqlqueue.log import progress, relay
 from sqlqueue.log.placement import first_found
 from sqlqueue.log.topics import require_declared
-from sqlqueue.models import ConsumerGroup, Message, Receipt, RelayedMessage, Result, ScheduledMessage
+from sqlqueue.models import ConsumerGroup, Message, Receipt, Result, ScheduledMessage
 from sqlqueue.models.topic import TOPIC_COLUMN
 from sqlqueue.stats.group_status import (
     IN_FLIGHT,
+    RELAYED,
     SCHEDULED,
     WAITING,
     GroupStatus,
@@ -40,7 +41,7 @@ class MessageStatus:
 
     groups: by name, those that get it (registered for its topic, and its target group); none before any consumer has
     been started. offset: None while it is scheduled; published_at: None once it is collected; due_at: of a scheduled
-    message. shard: the name of the one that it is on, "" without SHARDS.
+    message. database: the alias of the one that it is on, or is on its way to; "" if there is one log only.
     """
 
     topic: str
@@ -50,11 +51,11 @@ class MessageStatus:
     published_at: datetime | None
     due_at: datetime | None
     groups: Mapping[str, GroupStatus] = field(default_factory=dict)
-    shard: str = ""
+    database: str = ""
 
     @property
     def _alias(self) -> str:
-        return settings.shards.get(self.shard) or settings.DATABASE
+        return self.database or settings.DATABASE
 
     @property
     def finished(self) -> bool:
@@ -90,8 +91,8 @@ class MessageStatus:
 def get_status(topic: str, *, id: str, key: str = "") -> MessageStatus | None:
     """Return a message's status in every group, or None if it was never published, was cancelled, or was collected.
 
-    It takes at most fifteen statements, and as many for each replay. With SHARDS a message that waits for its way to
-    its shard is scheduled.
+    It takes at most fifteen statements, and as many for each replay. One that is on its way
+    from another database is `relayed`.
 
     Raises InvalidMessage for a topic, an id or a key that no message can have, and ConfigurationError for an
     undeclared topic.
@@ -108,7 +109,7 @@ def get_status(topic: str, *, id: str, key: str = "") -> MessageStatus | None:
 def _anywhere(topic: str, id: str, key: str, followed: int) -> MessageStatus | None:
     """followed: how many replays have led to this message."""
     found = _found(topic, id, key, followed)
-    if found is None and settings.sharded:
+    if found is None and settings.several:
         # Looked for once more in the logs: it may have arrived in between.
         found = _relayed(topic, id, key) or _found(topic, id, key, followed)
     return found
@@ -121,7 +122,7 @@ def _found(topic: str, id: str, key: str, followed: int) -> MessageStatus | None
     def collected(alias: str) -> MessageStatus | None:
         return _collected(alias, topic, id, key, followed)
 
-    # What is kept of an earlier message of this id may be on a former shard, and must not be taken for this one.
+    # What is kept of an earlier message of this id may be on a former database, and must not be taken for this one.
     return first_found(present, topic, key, id, afterwards=collected)
 
 
@@ -166,7 +167,7 @@ def status_of(alias: str, message: Message, followed: int = 0) -> MessageStatus:
         groups[message.target_group] = GroupStatus(message.target_group, WAITING)
     groups = _with_replays(message.topic, message.partition_key, groups, receipts, followed)
     named = message.topic, message.message_id, message.partition_key
-    return MessageStatus(*named, message.offset, message.created_at, None, groups, settings.shard_name(alias))
+    return MessageStatus(*named, message.offset, message.created_at, None, groups, settings.label(alias))
 
 
 def _after_collection(alias: str, status: MessageStatus) -> dict[str, GroupStatus]:
@@ -204,23 +205,26 @@ def _scheduled(alias: str, topic: str, id: str, key: str) -> MessageStatus | Non
 
 
 def _relayed(topic: str, id: str, key: str) -> MessageStatus | None:
-    """Return the status of a message that waits for its way to its shard."""
-    for source, shard, numbers in relay_hold.waiting(topic, key, id):
-        rows = RelayedMessage.objects.using(source).filter(pk__in=numbers)
-        row = rows.only("target_group", "due_at", "created_at", "refusal").first()
-        if row is not None and shard in settings.shards:
-            return _before_the_log(settings.shards[shard], topic, id, key, row)
-    return None
+    """Return the status of a message that is on its way to its database."""
+    if (found := relay.waiting(topic, key, id)) is None:
+        return None
+    names = _groups(found.target, topic, found.group)
+    groups = {name: GroupStatus(name, RELAYED) for name in names}
+    return MessageStatus(topic, id, key, None, found.message.created_at, None, groups, found.target)
 
 
-def _before_the_log(alias: str, topic: str, id: str, key: str, row: ScheduledMessage | RelayedMessage) -> MessageStatus:
-    names = [row.target_group]
-    if not row.target_group:
-        registered = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
-        names = list(registered.values_list("consumer_group", flat=True))
-    error, due_at = row.refusal or "", row.due_at or row.created_at
-    groups = {name: GroupStatus(name, SCHEDULED, error=error, next_attempt_at=due_at) for name in names}
-    return MessageStatus(topic, id, key, None, row.created_at, due_at, groups, settings.shard_name(alias))
+def _groups(alias: str, topic: str, target: str) -> list[str]:
+    """Return the groups that get a message which is not in the log yet."""
+    if target:
+        return [target]
+    registered = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
+    return list(registered.values_list("consumer_group", flat=True))
+
+
+def _before_the_log(alias: str, topic: str, id: str, key: str, row: ScheduledMessage) -> MessageStatus:
+    names, error = _groups(alias, topic, row.target_group), row.refusal or ""
+    groups = {name: GroupStatus(name, SCHEDULED, error=error, next_attempt_at=row.due_at) for name in names}
+    return MessageStatus(topic, id, key, None, row.created_at, row.due_at, groups, settings.label(alias))
 
 
 def _collected(alias: str, topic: str, id: str, key: str, followed: int) -> MessageStatus | None:
@@ -232,7 +236,7 @@ def _collected(alias: str, topic: str, id: str, key: str, followed: int) -> Mess
     groups = {row.consumer_group: _of_result(row) for row in rows if row.message_offset == offset}
     receipts = _receipts(alias, offset, {name for name, one in groups.items() if one.state != ACKED})
     groups = _with_replays(topic, key, groups, receipts, followed)
-    return MessageStatus(topic, id, key, offset, None, None, groups, settings.shard_name(alias))
+    return MessageStatus(topic, id, key, offset, None, None, groups, settings.label(alias))
 
 
 def _results(alias: str, topic: str, id: str, key: str) -> list[Result]:

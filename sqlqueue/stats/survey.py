@@ -36,7 +36,6 @@ from sqlqueue.stats.horizon_lag import horizon_lag, probed
 from sqlqueue.stats.positions import StoredPartition, all_partitions, first_unacked, partitions_of
 from sqlqueue.stats.processes import Death, Late, Processes, late_ones
 from sqlqueue.stats.processes import processes as read_processes
-from sqlqueue.stats.relays import RelaySurvey, relays_from
 from sqlqueue.stats.stuck import dispatched, limits_reached, stuck_partitions
 from sqlqueue.stats.throughput import NO_RATE, Rate, rates
 from sqlqueue.stats.topics import TopicSurvey, dead_letters_in, scheduled_in, topics_of, with_messages
@@ -49,11 +48,10 @@ class Survey:
     horizon_lag: how many offsets an open publishing transaction holds above the horizon; horizon_age: the age in
     seconds of the first message above it, so for how long at most; both are 0 without consumers. failing: background
     tasks of live consumers that fail again and again, with their errors. servers: the database servers that live
-    consumers write to. overdue_elsewhere, refused_elsewhere: scheduled messages for topics that do not exist. relays:
-    with SHARDS, what waits here for each other shard. deaths: consumer processes that died, no successor of which has
-    lived a minute, the last one first; late: for how many seconds each process that is to be alive has written no
-    heartbeat, where that is too long. writing: whether the database takes
-    writes; it is tried unless one topic is asked for, or the survey is of a test case's transaction.
+    consumers write to. overdue_elsewhere, refused_elsewhere: scheduled messages for topics that do not exist. deaths:
+    consumer processes that died, no successor of which has lived a minute, the last one first; late: for how many
+    seconds each process that is to be alive has written no heartbeat, where that is too long. writing: whether the
+    database takes writes; it is tried unless one topic is asked for, or the survey is of a test case's transaction.
     """
 
     taken_at: datetime
@@ -67,11 +65,10 @@ class Survey:
     servers: tuple[str, ...] = ()
     overdue_elsewhere: int = 0
     refused_elsewhere: int = 0
-    relays: tuple[RelaySurvey, ...] = ()
     deaths: tuple[Death, ...] = ()
     late: tuple[Late, ...] = ()
     writing: Writing = field(default_factory=Writing)
-    shard: str = ""  # "": SQLQUEUE has no SHARDS
+    database: str = ""  # the alias; "": there is one log only
 
     def group(self, topic: str, group: str) -> GroupSurvey | None:
         """Return one group's stats; None if it is not registered."""
@@ -125,11 +122,10 @@ def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
         reads.processes.servers,
         sum(reads.scheduled[name][1] for name in elsewhere if name in reads.scheduled),
         sum(reads.refused[name][0] for name in elsewhere if name in reads.refused),
-        () if only else relays_from(alias),
         reads.processes.deaths,
         late_ones(reads.processes, taken_at),
         probe.outcome() if probe else Writing(),
-        settings.shard_name(_primary(alias)),
+        settings.label(_primary(alias)),
     )
 
 

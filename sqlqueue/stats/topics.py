@@ -41,7 +41,7 @@ class TopicSurvey:
     scheduled, overdue, refused: scheduled messages, of the first 10,000 of all topics (more_scheduled, more_refused:
     there are more, perhaps of this topic); counts: what effects have of it, by the names of their figures;
     epoch: the number of the newest epoch, whose partitions these are: how often they were changed; change: of its
-    partitions or shards, if one is under way.
+    partitions or databases, if one is under way.
     """
 
     name: str

@@ -10,18 +10,20 @@ from typing import Any, NamedTuple
 from django.db import IntegrityError, connections, transaction
 from django.utils import timezone
 
+from sqlqueue.conf import settings
+from sqlqueue.core.keys import new_id
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import task_states
 from sqlqueue.log.batches import publish_in_block
+from sqlqueue.log.placement import open_logs
 from sqlqueue.log.published import IGNORED
 from sqlqueue.log.topics import to_publish
 from sqlqueue.models import TaskState
 from sqlqueue.models.task_state import PATH_LENGTH, TASK_ID_LENGTH
 from sqlqueue.tasks.interface import InvalidTask, Task, TaskResult, normalize_json
 from sqlqueue.tasks.queues import PRIORITY_HEADER, may_have_tasks
-from sqlqueue.tasks.results import NOT_THERE, is_id, result_with, task_of
-from sqlqueue.tasks.shards import chosen, id_at, stored
+from sqlqueue.tasks.results import NOT_THERE, is_id, result_with, stored, task_of
 
 LOWEST, HIGHEST = -100, 100  # a task's priority
 
@@ -53,10 +55,11 @@ def enqueue(
     if id is not None and (known := stored(id)) is not None:
         return Enqueued(result_with(known, task_of(known)), False)
     topic = task_states.topic_of(task.queue_name)
-    alias = chosen(topic)
+    alias = settings.home
+    _refuse_other_transactions(topic)
     priority, now = int(task.priority), timezone.now()
     payload = {
-        "id": id_at(alias) if id is None else id,
+        "id": new_id() if id is None else id,
         "task": path,
         "args": normalize_json(list(args)),
         "kwargs": normalize_json(dict(kwargs)),
@@ -79,7 +82,7 @@ def enqueue(
         message.fresh = id is None
         state = task_states.new(payload)
         if id is None:
-            publish_in_block(topic, message, alias)
+            publish_in_block(topic, message)
             state.save(using=alias, force_insert=True)
         elif (other := _store_named(alias, state, topic, message)) is not None:
             return Enqueued(result_with(other, task_of(other)), False)
@@ -92,7 +95,7 @@ def _store_named(alias: str, state: TaskState, topic: str, message: NewMessage) 
     try:
         with transaction.atomic(using=alias):
             state.save(using=alias, force_insert=True)
-            if publish_in_block(topic, message, alias).status == IGNORED:
+            if publish_in_block(topic, message).status == IGNORED:
                 raise InvalidMessage(
                     f"the id {state.pk!r} was that of a task whose result is deleted, and whose message is still there:"
                     " give another one"
@@ -101,6 +104,16 @@ def _store_named(alias: str, state: TaskState, topic: str, message: NewMessage) 
         # As it was last committed: the snapshot of the caller's transaction may be older.
         return TaskState.objects.using(alias).select_for_update().get(pk=state.pk)
     return None
+
+
+def _refuse_other_transactions(topic: str) -> None:
+    """Raise InvalidMessage if transactions are open, and none on DATABASE, where tasks are."""
+    opened = open_logs() if settings.several else []
+    if opened and settings.home not in opened:
+        raise InvalidMessage(
+            f"the tasks of topic {topic!r} are on DATABASE, {settings.home!r}, and the open transaction is on "
+            f"{opened[0]!r}: they would not commit together. Enqueue it with transaction.on_commit(…, using=…)"
+        )
 
 
 def stream_of(priority: int, streams: int) -> int:

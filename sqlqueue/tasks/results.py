@@ -10,12 +10,12 @@ from typing import Any
 
 from django.utils.module_loading import import_string
 
+from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import message_of
 from sqlqueue.models import TaskState
 from sqlqueue.models.task_state import SUCCESSFUL, TASK_ID_LENGTH
 from sqlqueue.tasks.interface import Task, TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
 from sqlqueue.tasks.queues import may_have_tasks
-from sqlqueue.tasks.shards import stored
 
 NOT_THERE = "is in no installed app's package, nor in one that OPTIONS['packages'] of TASKS names"
 
@@ -26,6 +26,11 @@ def result_of(id: object) -> TaskResult:
     if state is None:
         raise TaskResultDoesNotExist(id)
     return result_with(state, task_of(state))
+
+
+def stored(id: str) -> TaskState | None:
+    """Return the state of a task, None if there is none."""
+    return TaskState.objects.using(settings.home).filter(pk=id).first()
 
 
 def is_id(id: object) -> bool:

@@ -40,8 +40,7 @@ from sqlqueue.tasks.interface import (
     task_started,
 )
 from sqlqueue.tasks.policy import OWN_OPTIONS, Policy, of_backend, policy_of
-from sqlqueue.tasks.results import found, result_with, task_of
-from sqlqueue.tasks.shards import stored
+from sqlqueue.tasks.results import found, result_with, stored, task_of
 
 logger = logging.getLogger("sqlqueue")
 

@@ -1,4 +1,4 @@
-"""What the admin's templates use: times with their zone, the labels that cells have on narrow screens, and the shard
+"""What the admin's templates use: times with their zone, the labels that cells have on narrow screens, and the database
 that a page shows."""
 
 from __future__ import annotations
@@ -49,25 +49,26 @@ def labelled(row: Sequence[str], headers: Sequence[Mapping[str, Any]]) -> Iterat
         yield mark_safe(f"{tag[0]}{label}{rest}")
 
 
-@register.inclusion_tag("admin/sqlqueue/shards.html", takes_context=True)
-def shards(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Show the shard that a page is about, and the others, with links to their pages where the project has any. Nothing
-    without SHARDS."""
-    here = settings.shard_name(settings.DATABASE) if settings.sharded else ""
-    names = [name for name in settings.shards if name != here] if here else []
+@register.inclusion_tag("admin/sqlqueue/databases.html", takes_context=True)
+def databases(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Show the database that a page is about, and the others, with links to their pages where the project has any.
+    Nothing if there is one log only."""
+    here = settings.label(settings.DATABASE)
+    names = [alias for alias in settings.aliases if alias != here] if here else []
     opts = context.get("opts")
     page = "index"
     if opts and is_beside_the_log(opts.app_label):
         page = f"{opts.app_label}_{opts.model_name}_changelist"
-    return {"shard": here, "others": [(name, _page_of_shard(name, page)) for name in names]}
+    return {"database": here, "others": [(name, _page_of(name, page)) for name in names]}
 
 
-def _page_of_shard(shard: str, page: str) -> str:
-    """Return the URL of a page in the site of a shard, which is the project's own for DATABASE's; "" if it has none."""
-    sites = [f"sqlqueue_{shard}"]
-    if settings.shards[shard] == settings.home:
-        of_shards = {f"sqlqueue_{name}" for name in settings.shards}
-        sites += [site for site in get_resolver(get_urlconf()).app_dict.get("admin", ()) if site not in of_shards]
+def _page_of(database: str, page: str) -> str:
+    """Return the URL of a page in the site of a database, which is the project's own for DATABASE; "" if it has
+    none."""
+    sites = [f"sqlqueue_{database}"]
+    if database == settings.home:
+        of_databases = {f"sqlqueue_{alias}" for alias in settings.aliases}
+        sites += [site for site in get_resolver(get_urlconf()).app_dict.get("admin", ()) if site not in of_databases]
     for site in sites:
         try:
             return reverse(f"{site}:{page}")

@@ -15,7 +15,6 @@ from django.contrib.admin.utils import quote as quoted
 from django.db import models
 from django.test import Client
 
-from sqlqueue.admin import RelayedMessageAdmin
 from sqlqueue.contrib.people.models import WorkItem, WorkItemEvent
 from sqlqueue.core.periodic import ScheduleDefinition
 from sqlqueue.core.recurrence import Recurrence
@@ -67,7 +66,6 @@ def rows() -> dict[str, Any]:
         "Batch": {"id": f"{ODD}1", "callbacks": {"finish": {"topic": TEXT}}},
         "PeriodicSchedule": {"definition": definition.as_text()},
         "Message": {**ended, "target_group": "", "expires_at": None, "failure_count": 0},
-        "RelayedMessage": {"payload": json.dumps({"at": TEXT}, ensure_ascii=False), "headers": None},
         "CollectedMessage": {"outcomes": {TEXT: {"outcome": TEXT}}},
         "DeliveryState": {"in_flight": 0, "retry_count": 1},
     }
@@ -129,10 +127,7 @@ def odd(html: str) -> list[str]:
     return [shown[max(0, at.start() - 120) : at.end() + 20] for at in re.finditer(f"[{ODD}]", shown)]
 
 
-def test_no_page_and_no_list_shows_what_a_browser_obeys_or_hides(
-    admin_client: Client, rows: dict[str, Any], monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(RelayedMessageAdmin, "has_view_permission", lambda *_args: True)  # as with SHARDS
+def test_no_page_and_no_list_shows_what_a_browser_obeys_or_hides(admin_client: Client, rows: dict[str, Any]) -> None:
     found, escaped = {}, 0
     for address, sent in (*((one, None) for one in pages(rows)), *orders(rows)):
         if sent is None:
@@ -156,15 +151,13 @@ def test_the_first_page_of_the_site_names_a_batch_that_was_changed_without_them(
 
 
 def test_what_hides_is_escaped_where_handlers_and_processes_have_written(
-    admin_client: Client, rows: dict[str, Any], monkeypatch: Any
+    admin_client: Client, rows: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(RelayedMessageAdmin, "has_view_permission", lambda *_args: True)
     hidden = "a\u200bb\u200fc"
     rows["WorkItem"].events.update(comment=hidden)
     for name, column in {
         "WorkItem": "reason",
         "ScheduledMessage": "refusal",
-        "RelayedMessage": "refusal",
         "PeriodicSchedule": "refusal",
         "SubscriberHeartbeat": "failing",
         "DeliveryState": "last_error",
@@ -180,11 +173,10 @@ def test_what_hides_is_escaped_where_handlers_and_processes_have_written(
             assert (r"a\u200bb\u200fc" in html, hidden in html) == (True, False), address
 
 
-@pytest.mark.parametrize("name", ["ScheduledMessage", "RelayedMessage", "WorkItem"])
+@pytest.mark.parametrize("name", ["ScheduledMessage", "WorkItem"])
 def test_a_form_has_json_escaped_and_sends_the_same_value_back(
-    admin_client: Client, rows: dict[str, Any], monkeypatch: Any, name: str
+    admin_client: Client, rows: dict[str, Any], name: str
 ) -> None:
-    monkeypatch.setattr(RelayedMessageAdmin, "has_view_permission", lambda *_args: True)
     WorkItem.objects.update(state="open", assignee="", result={"at": f"{TEXT}\u200b\U000e0041"}, form=None)
     html = page(admin_client, f"{list_of(rows[name])}{rows[name].pk}/change/")
     sent = [unescape(one).strip() for one in re.findall(r"<textarea[^>]*>(.*?)</textarea>", html, re.DOTALL)]

@@ -93,15 +93,15 @@ class TestAChain:
     def test_a_step_is_published_whole_or_not_at_all(
         self, consuming: Consuming, called: list[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        publish = batch_publish.publish_step
+        publish = batch_publish.publish_member
 
-        def fail_once(alias: str, batch: str, topic: str, message: Any) -> None:
+        def fail_once(batch: str, topic: str, message: Any) -> Any:
             if message.payload == "b":
-                monkeypatch.setattr(batch_publish, "publish_step", publish)
+                monkeypatch.setattr(batch_publish, "publish_member", publish)
                 raise ZeroDivisionError("as if it were killed here")
-            publish(alias, batch, topic, message)
+            return publish(batch, topic, message)
 
-        monkeypatch.setattr(batch_publish, "publish_step", fail_once)
+        monkeypatch.setattr(batch_publish, "publish_member", fail_once)
         with Batch(on_finish=(CALLED, "outer")) as outer, Batch(then=[[(CALLED, "a"), (CALLED, "b")]], parent=outer):
             pass
         assert not Message.objects.exists()

@@ -148,7 +148,7 @@ def test_a_process_with_such_a_connection_does_not_start(manage: ManageCommands,
 @MYSQL
 @pytest.mark.parametrize("words", [("check",), ("check", "--database=replica")])
 def test_a_replica_is_read_over_no_such_connection(manage: ManageCommands, words: tuple[str, ...]) -> None:
-    env = {"SHARD_URLS": f"replica={database_url()}?charset=utf8", "SQLQUEUE": REPLICA}
+    env = {"FURTHER_URLS": f"replica={database_url()}?charset=utf8", "SQLQUEUE": REPLICA}
     command = manage(*words, env=env)
     assert command.wait() == 1
     assert "'replica'" in command.output
@@ -157,7 +157,7 @@ def test_a_replica_is_read_over_no_such_connection(manage: ManageCommands, words
 
 @POSTGRESQL
 def test_consumers_do_not_start_where_a_replicas_sessions_change_values(manage: ManageCommands) -> None:
-    env = {"SHARD_URLS": f"replica={database_url()}?options=-c%20DateStyle%3DGerman", "SQLQUEUE": REPLICA}
+    env = {"FURTHER_URLS": f"replica={database_url()}?options=-c%20DateStyle%3DGerman", "SQLQUEUE": REPLICA}
     command = manage("runconsumers", "--check", env=env)
     assert command.wait() == 1, command.output
     assert "alias 'replica'" in command.output
@@ -166,7 +166,7 @@ def test_consumers_do_not_start_where_a_replicas_sessions_change_values(manage: 
 
 @pytest.mark.once
 def test_a_replica_that_does_not_answer_keeps_no_consumers_from_starting(manage: ManageCommands) -> None:
-    env = {"SHARD_URLS": "replica=sqlite:////nowhere/db", "DATABASE_URL": database_url(), "SQLQUEUE": REPLICA}
+    env = {"FURTHER_URLS": "replica=sqlite:////nowhere/db", "DATABASE_URL": database_url(), "SQLQUEUE": REPLICA}
     command = manage("runconsumers", "--check", env=env)
     assert command.wait() == 0
     assert "the replica 'replica' (READ_ALIAS) does not answer" in command.output

@@ -70,18 +70,18 @@ def counted(port: int, name: str, **labels: str) -> float:
 
 def test_a_death_is_told_until_a_successor_has_lived_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     heartbeat.beat("default", "dead", [("ship", "orders"), ("bill", "orders")], 60)
-    of_shard = deaths.Deaths("default")
-    of_shard.record("dead", -9, 12.0)
+    of_database = deaths.Deaths("default")
+    of_database.record("dead", -9, 12.0)
     row = SubscriberHeartbeat.objects.get(subscriber="dead")
     assert (row.topic, row.exit_status) == ("orders", -9)
     assert not SubscriberHeartbeat.objects.alive().exists()
     (finding,) = found(DEATHS)
     assert "12 s" in finding.text or "11 s" in finding.text
 
-    of_shard.forget([])
+    of_database.forget([])
     heartbeat.remove_dead("default", 0.0)
     assert found(DEATHS), "its row was removed as an expired one is"
-    of_shard.forget([time.monotonic()])
+    of_database.forget([time.monotonic()])
     wait_until(lambda: not found(DEATHS))
 
 

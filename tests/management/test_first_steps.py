@@ -28,7 +28,6 @@ pytestmark = pytest.mark.once
         ("queuetopic", "list"),
         ("queuetopic", "create", "orders"),
         ("queuereschedule", "orders"),
-        ("queuereschedule", "relayed"),
         ("runconsumers", "--check"),
         ("runconsumers", "--drain"),
     ],

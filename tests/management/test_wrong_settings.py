@@ -39,7 +39,6 @@ COMMANDS = [
     ("queuepurge", "orders", "--no-input"),
     ("queuerecover", "--no-input"),
     ("queuereschedule", "orders"),
-    ("queuereschedule", "relayed"),
     ("queuetopic", "list"),
     ("queueresume", "orders"),
     ("queueschedules", "list"),

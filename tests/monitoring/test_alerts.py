@@ -134,4 +134,4 @@ def test_what_is_asked_for_is_exported(where: str, text: str) -> None:
     every = set.intersection(*(known[name] for name, _ in named))
     for grouping in GROUPING.findall(text):
         wanted = {label.strip() for label in grouping.split(",")}
-        assert wanted <= every | {"shard"}, f"{where}: grouped by {wanted - every}"
+        assert wanted <= every | {"database"}, f"{where}: grouped by {wanted - every}"

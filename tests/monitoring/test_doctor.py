@@ -48,12 +48,9 @@ def test_the_arithmetic_of_connections_is_the_documents() -> None:
     [found] = of("connections", replace(WELL, periodic=True))
     assert "2 × (2 × 4 threads + 8) = 32 for the consumers" in found.text
     [found] = of("connections", replace(WELL, others=2))
-    assert "2 × (2 × 4 threads + 9) + 2 × 2 × (2 + 2 × 4) of other shards = 74 for the consumers" in found.text
-    formula = (
-        "processes × (2 × threads + 7 + s − 1)",
-        "(s − 1) × processes × (2 + 2 × threads)",
-    )
-    assert all(part in (ROOT / "docs/shards.md").read_text() for part in formula)
+    assert "2 × (2 × 4 threads + 7) + 2 × 2 × 2 × 4 of other databases = 62 for the consumers" in found.text
+    formula = ("processes × (2 × threads + 7)", "(n − 1) × processes × 2 × threads")
+    assert all(part in (ROOT / "docs/databases.md").read_text() for part in formula)
 
 
 @pytest.mark.parametrize(("processes", "level"), [(8, OK), (9, WARNING), (10, WARNING), (11, ERROR)])

@@ -15,8 +15,8 @@ databases, proxy, fleet
 nemesis     does the faults of the schedule
 altered, alterations, harm
             what is changed of topics meanwhile, and what becomes of the process that does it
-topologies, shard_publisher
-            several servers: one that is promoted, a cluster, or shards, which have publishers of their own
+topologies, database_publisher
+            several servers: one that is promoted, a cluster, or databases, which have publishers of their own
 phases, acts, person
             what fills windows, packets and keys, and what hangs, beside the faults; and who tidies up
 watch, backlog

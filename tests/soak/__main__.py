@@ -18,7 +18,9 @@ from tests.soak.topologies.choice import TOPOLOGIES
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--database", choices=NAMES, default="mariadb")
-    parser.add_argument("--topology", choices=TOPOLOGIES, help="several servers, with failovers or shards, and not one")
+    parser.add_argument(
+        "--topology", choices=TOPOLOGIES, help="several servers, with failovers or databases, and not one"
+    )
     parser.add_argument("--minutes", type=float, default=5.0, help="of faults; draining comes on top (default 5)")
     parser.add_argument("--seed", type=int, help="the same seed gives the same schedule of faults (default: any)")
     parser.add_argument("--rate", type=float, default=30.0, help="single messages a second, as far as it goes")

@@ -43,17 +43,13 @@ def pending(using: str = "default") -> set[tuple[str, str, str]]:
     """Return what the tables of this database still have to be delivered: (topic, group, id). What lies below a group's
     position, neither in a row that is not acked nor in a range, is never read again."""
     from sqlqueue.log.layouts import numbers
-    from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, RelayedMessage, ScheduledMessage, Topic
+    from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, ScheduledMessage, Topic
 
     stored = set(Topic.objects.using(using).values_list("name", flat=True))
     found: set[tuple[str, str, str]] = set()
     for reader in workload.ALL_READERS:
         topic, group = reader.topic, reader.group
-        due = [
-            id
-            for model in (ScheduledMessage, RelayedMessage)
-            for id in model.objects.using(using).filter(topic=topic).values_list("message_id", flat=True)
-        ]
+        due = list(ScheduledMessage.objects.using(using).filter(topic=topic).values_list("message_id", flat=True))
         of_group = {"topic": topic, "consumer_group": group}
         waiting = (
             DeliveryState.objects.using(using).filter(**of_group, acked=False).values_list("message_offset", flat=True)
@@ -74,11 +70,12 @@ def pending(using: str = "default") -> set[tuple[str, str, str]]:
 
 
 def unsettled_on(aliases: Sequence[str], readers: Sequence[workload.Reader] = ALL) -> int:
-    """Return about how many deliveries are still to be done on all shards: first those on their way from one to
+    """Return about how many deliveries are still to be done on all databases: first those on their way from one to
     another, which have arrived before they are gone."""
-    from sqlqueue.models import RelayedMessage
+    from sqlqueue.core.relay import PREFIX
+    from sqlqueue.models import Message
 
-    relayed = sum(RelayedMessage.objects.using(alias).count() for alias in aliases)
+    relayed = sum(Message.objects.using(alias).filter(topic__startswith=PREFIX).count() for alias in aliases)
     return relayed + sum(unsettled(readers, alias) for alias in aliases)
 
 

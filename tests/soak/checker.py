@@ -59,7 +59,6 @@ ORDERINGS = ("key", "partition")  # those that promise something
 KEPT = 15.0  # seconds for which every run keeps messages at least
 # So often within so many seconds, and outside of what a fault explains (which it does for so long after its end).
 AGAIN_AND_AGAIN, WITHIN, AFTERMATH = 3, 30.0, 5.0
-ASK_OTHERS = ("relay", "batches")  # the background tasks that need other shards, too
 LATE_BEGINS = THREADS + 1  # what a stopped process may begin late: one in each thread, and one on its event loop
 
 
@@ -478,7 +477,7 @@ class Checker:
             if handling.outcome.startswith("error"):
                 failed["failed without reason", handling.process, handling.group].append(handling.until)
         for (kind, process, what), moments in failed.items():
-            unexplained = [at for at in moments if not self._harmed(process, at, what in ASK_OTHERS)]
+            unexplained = [at for at in moments if not self._harmed(process, at)]
             for first, last in zip(unexplained, unexplained[AGAIN_AND_AGAIN - 1 :]):
                 if last - first <= WITHIN:
                     self._found(kind, f"{what} in process {process}, {len(unexplained)} times since {first:.1f}")
@@ -487,10 +486,9 @@ class Checker:
             if all(fault.victims is not None for fault in self._explanations.between(at - AFTERMATH, at)):
                 self._found("wrong answers", what)
 
-    def _harmed(self, process: int, at: float, asks_others: bool) -> bool:
-        """asks_others: for what it does there the process needs other shards, too."""
+    def _harmed(self, process: int, at: float) -> bool:
         faults = self._explanations.harmful(at - AFTERMATH, at)
-        return any(fault.touches(process) or (asks_others and fault.shard) for fault in faults)
+        return any(fault.touches(process) for fault in faults)
 
     def _look_at_epochs(self) -> None:
         for what in epochs.wrong_epochs(self.record):

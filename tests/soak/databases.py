@@ -37,9 +37,9 @@ class Database:
     environment: dict[str, str] = {}
     """What its processes need in theirs, beside a URL."""
     aliases: tuple[str, ...] = ("default",)
-    """Of the shards, in the order of their names; without shards of the one database."""
-    shards_of_faults: dict[str, str] = {}
-    """The shard that a fault is done to, by its name; the others are done to everybody."""
+    """Of the databases, in the order of their names; without databases of the one database."""
+    databases_of_faults: dict[str, str] = {}
+    """The database that a fault is done to, by its name; the others are done to everybody."""
 
     def start(self) -> None:
         """Start it, empty."""

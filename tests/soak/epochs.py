@@ -7,20 +7,20 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 
+from sqlqueue.core.databases import database_of
 from sqlqueue.core.epochs import Epoch, feeders
-from sqlqueue.core.shards import shard_of
-from tests.soak.places import shard_at
+from tests.soak.places import database_at
 from tests.soak.records import NEVER, Change, Fault, Handling, Record
 from tests.soak.schedule import OF_ONE_PROCESS
 from tests.soak.spans import longest_gap
 
 VIOLATIONS = {
-    "epochs wrong": "in a partition or shard that its key does not have, or that an earlier one of its key has left",
+    "epochs wrong": "in a partition or database that its key does not have, or that an earlier one of its key has left",
     "changes left": "a change of partitions that no process carried on within the bound, or not at all",
 }
 MOST = 12.0  # seconds that a change may take, beyond what holds it up
 WAITS = 5  # so often it may wait for the longest transaction
-AFTER = 6.0  # seconds for which a fault of everybody, or of a shard, holds it up, after its end
+AFTER = 6.0  # seconds for which a fault of everybody, or of a database, holds it up, after its end
 
 
 class Epochs:
@@ -73,13 +73,13 @@ class Epochs:
     def _steps(self, topic: str, partition: int) -> Sequence[int]:
         """Return the changes that led to the epoch of a partition."""
         epochs = self._of_topic[topic]
-        here = [epoch.base for epoch in epochs if epoch.number and shard_at(epoch.base) == shard_at(partition)]
+        here = [epoch.base for epoch in epochs if epoch.number and database_at(epoch.base) == database_at(partition)]
         return [base for base in here if base <= partition]
 
 
 def _feeding(partition: int, mine: Epoch, other: Epoch) -> Sequence[int]:
     """Return the partitions of another epoch of a topic that can have earlier messages of the keys of a partition."""
-    if shard_at(mine.base) != shard_at(other.base) or other.number >= mine.number:
+    if database_at(mine.base) != database_at(other.base) or other.number >= mine.number:
         return ()
     return feeders(partition, mine, other)
 
@@ -94,8 +94,8 @@ def wrong_epochs(record: Record) -> Iterator[str]:
             handling, epochs = found.get((topic, id)), record.epochs.get(topic, ())
             if handling is None or not epochs:
                 continue
-            shards = record.shards.get(topic, ())
-            epoch = next((each for each in epochs if _is_in(key, handling.partition, each, shards)), None)
+            databases = record.databases.get(topic, ())
+            epoch = next((each for each in epochs if _is_in(key, handling.partition, each, databases)), None)
             if epoch is None:
                 yield f"{id} of {topic}, of the key {key}, in partition {handling.partition}, with {list(epochs)}"
                 continue
@@ -109,10 +109,10 @@ def wrong_epochs(record: Record) -> Iterator[str]:
         yield from _gone_back(topic, key, several)
 
 
-def _is_in(key: str, partition: int, epoch: Epoch, shards: Sequence[str]) -> bool:
+def _is_in(key: str, partition: int, epoch: Epoch, databases: Sequence[str]) -> bool:
     if epoch.partition_of(key) != partition:
         return False
-    return not shards or shard_of(key, shards) == shard_at(partition)
+    return not databases or database_of(key, databases) == database_at(partition)
 
 
 def _complete(record: Record, topic: str, moment: float) -> int:
@@ -157,7 +157,7 @@ def longest_transaction(record: Record, change: Change) -> float:
 def _span_of(fault: Fault, crowded: float) -> list[tuple[float, float]]:
     if fault.kind in OF_ONE_PROCESS:
         return []
-    of_many = fault.victims is None or fault.shard
+    of_many = fault.victims is None or fault.database
     return [(fault.began, fault.ended + (AFTER * crowded if of_many else 0.0))]
 
 

@@ -60,8 +60,8 @@ LONG_ERROR = "äöü€🚀" * 3_000
 
 
 def served() -> str:
-    """Return the shard that this process serves; "" without shards."""
-    return settings.shard_name(settings.DATABASE)
+    """Return the database that this process serves; "" without databases."""
+    return settings.label(settings.DATABASE)
 
 
 class Trouble(Exception):
@@ -69,7 +69,7 @@ class Trouble(Exception):
 
 
 def begin(deliveries: Sequence[Delivery]) -> None:
-    if any(delivery.shard != served() for delivery in deliveries):
+    if any(delivery.database != served() for delivery in deliveries):
         raise RuntimeError(f"this process serves {served()!r}, and was given {deliveries}")
     journal.note_all("begin", [(d.topic, d.group, d.partition, d.offset, d.id, d.attempt, id(d)) for d in deliveries])
 
@@ -243,12 +243,12 @@ def note_signal(kind: str, signal_: Any, *names: str) -> None:
     signal_.connect(receiver, weak=False)
 
 
-def note_shard(**_: object) -> None:
+def note_database(**_: object) -> None:
     if served():
         journal.note("serves", served())
 
 
-signals.subscriber_started.connect(note_shard)
+signals.subscriber_started.connect(note_database)
 note_signal("settled", signals.delivery_settled, "topic", "group", "offset", "attempt", "outcome")
 note_signal("dead", signals.dead_lettered, "topic", "group", "offset", "attempt")
 note_signal("acquired", signals.lease_acquired, "topic", "group", "partitions", "subscriber")

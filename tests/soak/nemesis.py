@@ -36,7 +36,7 @@ class Nemesis:
         self.failures: list[str] = []
         self._began = 0.0
         self._of_the_database, self._alterations = database.faults(), alterations
-        self._shards = database.shards_of_faults
+        self._databases = database.databases_of_faults
         self._of_alterations = alterations.faults()
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=self._follow, args=(track,), daemon=True) for track in tracks]
@@ -95,7 +95,7 @@ class Nemesis:
         aftermath: object = None
         try:
             if fault.kind in self._of_the_database:
-                victims = self._shards.get(fault.kind, EVERYBODY)
+                victims = self._databases.get(fault.kind, EVERYBODY)
                 aftermath = self._of_the_database[fault.kind](fault.seconds)
             elif fault.kind in self._of_alterations:
                 victims = self._of_alterations[fault.kind](fault)

@@ -15,7 +15,7 @@ a fault of the owner      likewise; of a loop that hangs: HUNG_AFTER, and then t
 a publishing transaction  while it is open, if about WINDOW messages have been delivered beyond its beginning
 what a key waits for      its own outcome: it is not the others' (they can be delivered, and have to be)
 a later epoch             until the ends of those before are known, and the group has settled what they have of its keys
-a shard that is down      as a fault of its partitions' owners; of those that wait for it, too, and of what it relays
+a database that is down      as a fault of its partitions' owners; of those that wait for it, too, and of what it relays
 
 On a machine with more to do than the run alone gives it, the bound and RECOVERY are as much longer (Record.crowded).
 """
@@ -31,7 +31,7 @@ from itertools import pairwise
 from sqlqueue.core.keys import partition_of
 from tests.soak.epochs import Epochs
 from tests.soak.explanations import ALIKE, Explanations
-from tests.soak.places import shard_at
+from tests.soak.places import database_at
 from tests.soak.records import NEVER, Fault, Handling, Record, Transaction
 from tests.soak.schedule import ALTERATIONS
 from tests.soak.spans import longest_gap, pauses
@@ -280,7 +280,7 @@ class Progress:
     def _span_of(self, fault: Fault, group_partition: GroupPartition, id: str) -> list[Span]:
         if fault.kind in OF_PUBLISHERS:
             return []
-        if fault.shard:
+        if fault.database:
             if not self._needs(group_partition, id, fault):
                 return []
         elif fault.victims is not None and not self._owners(group_partition, fault) & fault.victims:
@@ -291,11 +291,11 @@ class Progress:
         return [(fault.began, ended + UNSERVED + self.recovery)]
 
     def _needs(self, group_partition: GroupPartition, id: str, fault: Fault) -> bool:
-        """Tell whether a message needs the shard that a fault was done to."""
-        if shard_at(group_partition[2]) == fault.shard:
+        """Tell whether a message needs the database that a fault was done to."""
+        if database_at(group_partition[2]) == fault.database:
             return True
         transaction, _ = self._transactions.get((group_partition[0], id), (None, ""))
-        return transaction is not None and transaction.relayed_by == fault.shard
+        return transaction is not None and transaction.relayed_by == fault.database
 
     def _owners(self, group_partition: GroupPartition, fault: Fault) -> set[int]:
         """Return who may have owned a partition at the time of a fault, or what the group has to settle before it."""

@@ -80,8 +80,8 @@ class Publisher:
     ) -> bool:
         """Publish in a transaction of `write`'s own, again and again (until then) if need be; write down what is said
         of it. Return whether it was committed, as far as was told. doubts: now and then it takes the answer for lost,
-        and tries again: the same ids may come once the topic's partitions have been changed. relayed_by: the shard that
-        relays those of others."""
+        and tries again: the same ids may come once the topic's partitions have been changed. relayed_by: the database
+        that relays those of others."""
         number = next(self._transactions)
         doubts = doubts and self.dice.random() < DOUBTS
         self.journal.note("publish", number, [[item.topic, item.key, item.id] for item in items])

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from sqlqueue.core.epochs import Epoch
 from tests.soak.history import Line
 from tests.soak.job_records import NEVER, Ask, Enqueued, Jobs, Offer
-from tests.soak.places import SHARDS, offset_at, partition_at
+from tests.soak.places import ALIASES, offset_at, partition_at
 
 EVERYBODY = "everybody"
 
@@ -27,7 +27,7 @@ class Transaction:
     back: bool = False
     ended: float | None = None  # with whatever answer
     doubted: bool = False  # an attempt had no answer
-    relayed_by: str = ""  # the shard that it was committed on, from which others' messages had to be moved
+    relayed_by: str = ""  # the database that it was committed on, from which others' messages had to be moved
 
 
 @dataclass
@@ -57,14 +57,14 @@ class Handling:
 
 @dataclass
 class Fault:
-    """Something that was done to processes (the writers of their history) or to everybody (None). shard: it was done
-    to a shard, and so to all who served it."""
+    """Something that was done to processes (the writers of their history) or to everybody (None). database: it was done
+    to a database, and so to all who served it."""
 
     kind: str
     began: float
     ended: float
     victims: frozenset[int] | None
-    shard: str = ""
+    database: str = ""
 
     def touches(self, process: int) -> bool:
         return self.victims is None or process in self.victims
@@ -162,9 +162,9 @@ class Record:
     """Those of a topology whose servers are promoted, in their order."""
     changes: list[Change] = field(default_factory=list)
     epochs: dict[str, tuple[Epoch, ...]] = field(default_factory=dict)
-    """Of the topics whose partitions were changed, or may have been: all that they have had, on all shards."""
-    shards: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """In a run with shards: those that the keys of a topic are spread over."""
+    """Of the topics whose partitions were changed, or may have been: all that they have had, on all databases."""
+    databases: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """In a run with databases: those that the keys of a topic are spread over."""
     placed: dict[tuple[str, str], int] = field(default_factory=dict)
     """The partitions of messages that the log still has: topic, id."""
     unfinished: str = ""
@@ -190,7 +190,7 @@ class Reader:
         self.record = Record()
         self._transactions: dict[tuple[int, int], Transaction] = {}
         self._faults: list[tuple[str, float, float, list[int] | str]] = []
-        self._shards: dict[int, str] = defaultdict(str)  # which one a consumer process serves
+        self._databases: dict[int, str] = defaultdict(str)  # which one a consumer process serves
         self._processes: dict[int, list[tuple[float, int]]] = defaultdict(list)
         self._offers: dict[tuple[int, int], Offer] = {}
         self._tasks: dict[tuple[int, int], Enqueued] = {}
@@ -205,8 +205,8 @@ class Reader:
                 take(line, *line.facts)
         for kind, began, ended, whom in self._faults:
             victims = None if whom == EVERYBODY else frozenset(self._victims(whom, ended))
-            shard = whom if isinstance(whom, str) and whom in SHARDS else ""
-            self.record.faults.append(Fault(kind, began, ended, victims, shard))
+            database = whom if isinstance(whom, str) and whom in ALIASES else ""
+            self.record.faults.append(Fault(kind, began, ended, victims, database))
         self.record.handlings.sort(key=lambda handling: handling.began)
         self.record.faults.sort(key=lambda fault: fault.began)
         self.record.acquired.sort()
@@ -219,7 +219,7 @@ class Reader:
 
     def _victims(self, whom: list[int] | str, at: float) -> Iterator[int]:
         if isinstance(whom, str):
-            yield from (writer for writer, shard in self._shards.items() if shard == whom)
+            yield from (writer for writer, database in self._databases.items() if database == whom)
         else:
             yield from (self._writer(pid, at) for pid in whom)
 
@@ -231,11 +231,11 @@ class Reader:
         self._transactions[line.writer, number] = transaction
         self.record.transactions.append(transaction)
 
-    def _serves(self, line: Line, shard: str) -> None:
-        self._shards[line.writer] = shard
+    def _serves(self, line: Line, database: str) -> None:
+        self._databases[line.writer] = database
 
-    def _relays(self, line: Line, number: int, shard: str) -> None:
-        self._transactions[line.writer, number].relayed_by = shard
+    def _relays(self, line: Line, number: int, database: str) -> None:
+        self._transactions[line.writer, number].relayed_by = database
 
     def _told(self, line: Line, number: int) -> None:
         transaction = self._transactions[line.writer, number]
@@ -253,8 +253,8 @@ class Reader:
         self, line: Line, topic: str, group: str, partition: int, offset: int, id: str, attempt: int, run: int = 0
     ) -> None:
         """run: which of those that the process has in flight; two may be of one attempt, if the first was held up."""
-        shard = self._shards[line.writer]
-        at = partition_at(shard, partition), offset_at(shard, offset)
+        database = self._databases[line.writer]
+        at = partition_at(database, partition), offset_at(database, offset)
         handling = Handling(topic, group, *at, id, attempt, line.writer, line.at)
         self._running[line.writer, topic, group, offset, attempt, run].append(handling)
         self.record.handlings.append(handling)
@@ -273,21 +273,21 @@ class Reader:
         self.record.blocked.append((line.at, line.at + seconds, line.writer))
 
     def _settled(self, line: Line, topic: str, group: str, offset: int, attempt: int, outcome: str) -> None:
-        offset = offset_at(self._shards[line.writer], offset)
+        offset = offset_at(self._databases[line.writer], offset)
         self.record.settled.append((line.at, line.writer, topic, group, offset, attempt, outcome))
 
     def _dead(self, line: Line, topic: str, group: str, offset: int, _attempt: int) -> None:
-        self.record.dead_lettered.setdefault((topic, group, offset_at(self._shards[line.writer], offset)), line.at)
+        self.record.dead_lettered.setdefault((topic, group, offset_at(self._databases[line.writer], offset)), line.at)
 
     def _acquired(self, line: Line, topic: str, group: str, partitions: list[int], _subscriber: str) -> None:
-        shard = self._shards[line.writer]
+        database = self._databases[line.writer]
         for partition in partitions:
-            self.record.acquired.append((line.at, line.writer, topic, group, partition_at(shard, partition)))
+            self.record.acquired.append((line.at, line.writer, topic, group, partition_at(database, partition)))
 
     def _released(self, line: Line, topic: str, group: str, partitions: list[int], _subscriber: str) -> None:
-        shard = self._shards[line.writer]
+        database = self._databases[line.writer]
         for partition in partitions:
-            self.record.released.append((line.at, line.writer, topic, group, partition_at(shard, partition)))
+            self.record.released.append((line.at, line.writer, topic, group, partition_at(database, partition)))
 
     def _removed(self, _line: Line, topic: str, group: str, id: str) -> None:
         self.record.removed.add((topic, group, id))
@@ -369,7 +369,7 @@ class Reader:
         self.record.failovers.append(Failover(died, opened, held, waiting))
 
     def _fault(self, line: Line, kind: str, began: float, victims: list[int] | str) -> None:
-        """victims: their process ids, EVERYBODY, or a shard."""
+        """victims: their process ids, EVERYBODY, or a database."""
         self._faults.append((kind, began, line.at, victims))
 
 

@@ -113,8 +113,8 @@ def changes() -> None:
 
 
 def places() -> None:
-    """Publish a key to any shard of its topic."""
-    placement.shard_of = lambda text, shards: random.choice(shards)
+    """Publish a key to any database of its topic."""
+    placement.database_of = lambda text, databases: random.choice(databases)
 
 
 def commit(name: str) -> None:

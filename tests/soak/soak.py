@@ -265,7 +265,7 @@ class Run:
         return unsettled_on(self.database.aliases)
 
     def _on_all(self, read: Callable[[str], Found]) -> Found:
-        """Return what is found on all shards together."""
+        """Return what is found on all databases together."""
         first, *others = map(read, self.database.aliases)
         for found in others:
             first = first + found if isinstance(first, Counter) else first | found

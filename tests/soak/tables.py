@@ -1,4 +1,4 @@
-"""Reads what the final tables of a run say, those of each shard by themselves."""
+"""Reads what the final tables of a run say, those of each database by themselves."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import Counter
 from dataclasses import replace
 
 from tests.soak import workload
-from tests.soak.places import offset_at, partition_at, shard_of_alias
+from tests.soak.places import offset_at, partition_at
 from tests.soak.records import DeadLetter, Record
 
 
 def rows_left(alias: str) -> Counter[str]:
-    """Return the rows that no group needs any more, and epochs that have ended, on a shard."""
+    """Return the rows that no group needs any more, and epochs that have ended, on a database."""
     from sqlqueue.log.layouts import epochs
     from sqlqueue.models import (
         BlockedRange,
@@ -19,7 +19,6 @@ def rows_left(alias: str) -> Counter[str]:
         EpochSlot,
         Message,
         Receipt,
-        RelayedMessage,
         Result,
         ScheduledMessage,
         Topic,
@@ -31,7 +30,6 @@ def rows_left(alias: str) -> Counter[str]:
         "sqlqueue_delivery_state": DeliveryState.objects.all(),
         "sqlqueue_blocked_range": BlockedRange.objects.all(),
         "sqlqueue_receipt": Receipt.objects.all(),
-        "sqlqueue_relayed_message": RelayedMessage.objects.all(),
         "sqlqueue_scheduled_message": ScheduledMessage.objects.all(),
         "sqlqueue_result (replies)": Result.objects.filter(topic=workload.REQUESTS),
     }
@@ -42,7 +40,8 @@ def rows_left(alias: str) -> Counter[str]:
 
 
 def fill_in(record: Record, alias: str) -> None:
-    """Read what the final tables of a shard say of dead letters and effects. The logs that are kept have been read."""
+    """Read what the final tables of a database say of dead letters and effects. The logs that are kept have been
+    read."""
     from django.db.models import Count
 
     from sqlqueue.log.change_state import under_way
@@ -51,7 +50,7 @@ def fill_in(record: Record, alias: str) -> None:
     from tests.soak.models import Entry
 
     requests = {entry.offset: entry.id for entry in record.jobs.log if entry.topic == workload.REQUESTS}
-    shard = shard_of_alias(alias)
+    database = alias
     for dead_letter in Message.objects.using(alias).dead_letters():
         if dead_letter.original_topic == workload.TASKS.topic:
             record.jobs.dead_tasks.append(dead_letter.payload["id"])
@@ -60,7 +59,7 @@ def fill_in(record: Record, alias: str) -> None:
             DeadLetter(
                 dead_letter.original_topic,
                 dead_letter.failed_group,
-                offset_at(shard, dead_letter.original_offset or 0),
+                offset_at(database, dead_letter.original_offset or 0),
                 requests.get(dead_letter.original_offset or 0, dead_letter.payload["id"]),
                 dead_letter.failure_count,
                 dead_letter.last_error or "",
@@ -74,11 +73,11 @@ def fill_in(record: Record, alias: str) -> None:
         record.entries[group, message] = record.entries.get((group, message), 0) + count
     present = Topic.objects.using(alias).filter(name__in=workload.ALTERED).values_list("name", flat=True)
     for topic in present:
-        of_shard = epochs(alias, topic, retired=True)
-        found = (replace(epoch, base=partition_at(shard, epoch.base)) for epoch in of_shard)
+        of_database = epochs(alias, topic, retired=True)
+        found = (replace(epoch, base=partition_at(database, epoch.base)) for epoch in of_database)
         record.epochs[topic] = (*record.epochs.get(topic, ()), *found)
     placed = log.filter(topic__in=workload.ALTERED).values_list("topic", "message_id", "partition")
-    record.placed.update({(topic, id): partition_at(shard, partition) for topic, id, partition in placed})
+    record.placed.update({(topic, id): partition_at(database, partition) for topic, id, partition in placed})
     record.unfinished = record.unfinished or str(under_way(alias) or "")
 
 

@@ -82,8 +82,8 @@ def test_a_run_in_which_no_process_carries_on_a_change_of_partitions_is_found_ou
 
 @pytest.mark.timeout(900)
 @pytest.mark.database("mariadb")
-def test_a_run_in_which_keys_are_published_to_other_shards_is_found_out(tmp_path: Path) -> None:
-    words = ("--topology=shards", "--phases=none", "--rate=15", "--bulk-rate=150", "--seed=1", "--minutes=0.3")
+def test_a_run_in_which_keys_are_published_to_other_databases_is_found_out(tmp_path: Path) -> None:
+    words = ("--topology=databases", "--phases=none", "--rate=15", "--bulk-rate=150", "--seed=1", "--minutes=0.3")
     with SoakRun(tmp_path, *words, "--only=stop-consumer", "--sabotage=places") as run:
         assert run.wait(850) == 1, run.output
     assert run.report["violations"]["epochs wrong"], run.output

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlqueue.spark.session import register, session
-from tests.shards.conftest import shards as shards
+from tests.databases.conftest import databases as databases
 from tests.spark.object_store import KEYS
 
 CONF = {

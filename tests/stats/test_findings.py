@@ -162,10 +162,10 @@ def test_the_command_of_a_finding_works_as_it_is_printed(kind: str) -> None:
     DeadLetterFactory.create(original_topic=NAMES[0], original_offset=message.offset, failed_group=NAMES[1])
     [one] = with_commands([Finding(kind, NOTE, "", "", "", *NAMES)], "")
     name, *words = parsed(one.command)
-    [on_shard] = with_commands([one], "b")
-    assert on_shard.command == one.command, "what names a command keeps it"
-    [on_shard] = with_commands([Finding(kind, NOTE, "", "", "", *NAMES)], "b")
-    assert parsed(on_shard.command) == [name, *words, "--shard", "b"]
+    [on_database] = with_commands([one], "b")
+    assert on_database.command == one.command, "what names a command keeps it"
+    [on_database] = with_commands([Finding(kind, NOTE, "", "", "", *NAMES)], "b")
+    assert parsed(on_database.command) == [name, *words, "--database", "b"]
     if name != "runconsumers":  # which runs until it is stopped
         said = run(name, *words, stdin="yes\n")
         assert said.code in ((0, 1) if name == "queuedoctor" else (0,)), said

@@ -6,11 +6,7 @@ import threading
 import time
 from collections.abc import Iterable
 
-from django.db import Error
-
-from sqlqueue.conf import settings
 from sqlqueue.consumers.background.task import BackgroundTask
-from sqlqueue.database import retries
 from sqlqueue.log.batch_ends import check, sweep
 
 INTERVAL = 2.0  # seconds between two sweeps
@@ -56,11 +52,7 @@ class BatchTask(BackgroundTask):
         began = time.monotonic()
         if began < self._due_at:
             return checked
-        try:
-            self._beyond = sweep(settings.home, self._beyond)
-        except Error as error:
-            retries.unreachable(settings.home, error)  # this process may serve another shard
-            raise
+        self._beyond = sweep(self.alias, self._beyond)
         ended = time.monotonic()
         self._lasted += ended - began
         if not self._beyond:
@@ -76,12 +68,7 @@ class BatchTask(BackgroundTask):
             wanted, self._wanted = self._wanted, set()
             self._busy = bool(wanted)
         try:
-            check(settings.home, wanted)
-        except Error as error:
-            # A process of another shard does not wait for DATABASE's, where the sweep does it.
-            if not retries.unreachable(settings.home, error) or self.alias == settings.home:
-                self._want_again(wanted)
-            raise
+            check(self.alias, wanted)
         except BaseException:
             self._want_again(wanted)
             raise

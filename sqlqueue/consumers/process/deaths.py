@@ -22,7 +22,7 @@ SETTLED_IN = 60.0  # seconds that a successor has to live until a death is no lo
 
 @dataclass(slots=True)
 class Deaths:
-    """The processes of one shard, of this alias, that died and whose heartbeats still say how."""
+    """The processes of one database, of this alias, that died and whose heartbeats still say how."""
 
     alias: str
     _at: dict[str, float] = field(default_factory=dict)  # when, by subscriber; monotonic seconds
@@ -69,6 +69,6 @@ class Deaths:
             connections.close_all()
 
 
-def of_shard(alias: str) -> Deaths:
-    """Return what keeps the deaths of a shard's processes; alias: "" if there is only one."""
+def of_database(alias: str) -> Deaths:
+    """Return what keeps the deaths of a database's processes; alias: "" if there is only one."""
     return Deaths(alias or settings.DATABASE)

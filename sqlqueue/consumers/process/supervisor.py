@@ -49,13 +49,13 @@ class Child:
     name: str
     liveness: Liveness
     started: float
-    shard: Shard
+    database: Database
     ended_at: float | None = None  # when it was told to end because it hangs
 
 
-class Shard:
-    """The processes of one shard, as far as they are to be started: what befalls one holds up no other's. alias: "" if
-    there is only one."""
+class Database:
+    """The processes of one database, as far as they are to be started: what befalls one holds up no other's. alias: ""
+    if there is only one."""
 
     def __init__(self, alias: str, processes: int):
         self.alias = alias
@@ -63,7 +63,7 @@ class Shard:
         self.pending = [0.0] * processes  # when to start the next ones
         self.pause = FIRST_PAUSE
         self.died_at_start = 0  # processes, one after another
-        self.deaths = deaths.of_shard(alias)
+        self.deaths = deaths.of_database(alias)
 
     def take_due(self, now: float) -> int:
         """Return how many processes are to be started now; they are not pending any more."""
@@ -78,8 +78,8 @@ class Shard:
 
 
 class Supervisor:
-    """Keeps `processes` consumer processes alive for each of the shards, of these aliases. Holds no lease and, between
-    two deaths, no connection."""
+    """Keeps `processes` consumer processes alive for each of the databases, of these aliases. Holds no lease and,
+    between two deaths, no connection."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Supervisor:
         aliases: Sequence[str] = ("",),
     ):
         self.options, self.processes, self.endpoints = options, processes, endpoints or Endpoints()
-        self._shards = [Shard(alias, processes) for alias in aliases]
+        self._databases = [Database(alias, processes) for alias in aliases]
         self._context = multiprocessing.get_context("spawn")
         self._children: list[Child] = []
         self._looked_at = time.monotonic()
@@ -120,8 +120,8 @@ class Supervisor:
         finally:
             close_servers(servers)
             self._shut_down()
-            for shard in self._shards:
-                shard.deaths.forget_all()
+            for database in self._databases:
+                database.deaths.forget_all()
             atexit.unregister(self._exit)
             signal.setitimer(signal.ITIMER_REAL, 0)
             if threading.current_thread() is threading.main_thread():
@@ -138,12 +138,14 @@ class Supervisor:
         return open_servers(self.endpoints, self.health, metrics)
 
     def _pending(self) -> list[float]:
-        return [at for shard in self._shards for at in shard.pending]
+        return [at for database in self._databases for at in database.pending]
 
     def health(self) -> ProcessHealth:
         """Return the health of the processes. From any thread."""
         processes = {child.name: child.liveness for child in list(self._children)}
-        return ProcessHealth(processes, sum(shard.wanted for shard in self._shards) - len(processes), self._stops > 0)
+        return ProcessHealth(
+            processes, sum(database.wanted for database in self._databases) - len(processes), self._stops > 0
+        )
 
     @property
     def _stops(self) -> int:
@@ -155,20 +157,20 @@ class Supervisor:
     def _start_due(self) -> None:
         if self._stops:
             return
-        for shard in self._shards:
-            for _ in range(shard.take_due(time.monotonic())):
-                self._start(shard)
+        for database in self._databases:
+            for _ in range(database.take_due(time.monotonic())):
+                self._start(database)
 
-    def _start(self, shard: Shard) -> None:
+    def _start(self, database: Database) -> None:
         name = heartbeat.subscriber_name()
         ours, theirs = self._context.Pipe()
         liveness = Liveness(self._context)
-        options = replace(self.options, alias=shard.alias)
+        options = replace(self.options, alias=database.alias)
         process = self._context.Process(target=main, args=(options, name, theirs, liveness), name="sqlqueue-consumer")
         process.start()
         theirs.close()
-        self._children.append(Child(process, ours, name, liveness, time.monotonic(), shard))
-        served = {"shard": settings.shard_name(shard.alias)} if shard.alias else {}
+        self._children.append(Child(process, ours, name, liveness, time.monotonic(), database))
+        served = {"database": settings.label(database.alias)} if database.alias else {}
         logger.info(logfmt("process_started", child=process.pid, subscriber=name, **served))
 
     def _wait(self) -> None:
@@ -235,56 +237,56 @@ class Supervisor:
 
     def _follow(self, child: Child, code: int | None) -> None:
         """Do what a process's end asks for: usually another one takes its place."""
-        shard = child.shard
+        database = child.database
         if self._stops and code == -signal.SIGTERM and not child.liveness.has_started:
             code = 0  # of a signal to the whole process group: it has not begun anything
         if code == 0 and (self._stops or (self.options.drain and child.ended_at is None)):
-            shard.wanted -= 1
+            database.wanted -= 1
             return
         if self._stops:
             self._free(child, code, None)
             self._failed = self._failed or code != 0
             return
-        shard.died_at_start = 0 if child.liveness.has_started else shard.died_at_start + 1
-        if self.options.drain and shard.died_at_start >= STARTS_TRIED:
+        database.died_at_start = 0 if child.liveness.has_started else database.died_at_start + 1
+        if self.options.drain and database.died_at_start >= STARTS_TRIED:
             self._free(child, code, None)
-            self._give_up(shard, code)
+            self._give_up(database, code)
             return
         lived = time.monotonic() - child.started
-        shard.pause = FIRST_PAUSE if lived > SHORT_LIFE else min(shard.pause * 2, LONGEST_PAUSE)
-        self._free(child, code, shard.pause)
-        shard.pending.append(time.monotonic() + shard.pause)
+        database.pause = FIRST_PAUSE if lived > SHORT_LIFE else min(database.pause * 2, LONGEST_PAUSE)
+        self._free(child, code, database.pause)
+        database.pending.append(time.monotonic() + database.pause)
         fields = {"child": child.process.pid, "subscriber": child.name, "exit": code, "lived": lived}
-        served = settings.shard_name(shard.deaths.alias)
-        announce(process_died, Supervisor, **fields, restart_in=shard.pause, shard=served)
+        served = settings.label(database.deaths.alias)
+        announce(process_died, Supervisor, **fields, restart_in=database.pause, database=served)
 
-    def _give_up(self, shard: Shard, code: int | None) -> None:
-        """End a drain whose processes cannot start, with a log line and status 1. Processes of this shard that still
+    def _give_up(self, database: Database, code: int | None) -> None:
+        """End a drain whose processes cannot start, with a log line and status 1. Processes of this database that still
         run are stopped gracefully; those of others drain theirs."""
         meaning = "none of them has started to work: their output before they died tells why"
-        served = {"shard": settings.shard_name(shard.alias)} if shard.alias else {}
-        logger.error(logfmt("drain_given_up", died=shard.died_at_start, exit=code, meaning=meaning, **served))
+        served = {"database": settings.label(database.alias)} if database.alias else {}
+        logger.error(logfmt("drain_given_up", died=database.died_at_start, exit=code, meaning=meaning, **served))
         self._failed = True
-        shard.wanted -= 1
-        shard.give_up()
-        self._tell([child for child in self._children if child.shard is shard], STOP)
+        database.wanted -= 1
+        database.give_up()
+        self._tell([child for child in self._children if child.database is database], STOP)
 
     def _free(self, child: Child, code: int | None, restart_in: float | None) -> None:
         """Free the leases of a dead process, and record its death; restart_in: None if no successor comes. Of several
-        shards this one may be the one that does not answer: the others' processes are not to wait for it."""
+        databases this one may be the one that does not answer: the others' processes are not to wait for it."""
         if not code:  # it has left its leases itself
             return
-        record = partial(child.shard.deaths.record, child.name, code, restart_in)
-        if child.shard.alias:
+        record = partial(child.database.deaths.record, child.name, code, restart_in)
+        if child.database.alias:
             threading.Thread(target=record, daemon=True).start()
         else:
             record()
 
     def _forget_deaths(self) -> None:
         now = time.monotonic()
-        for shard in self._shards:
-            working = [each for each in self._children if each.shard is shard and each.liveness.has_started]
-            shard.deaths.forget(each.started for each in working if now > each.started + deaths.SETTLED_IN)
+        for database in self._databases:
+            working = [each for each in self._children if each.database is database and each.liveness.has_started]
+            database.deaths.forget(each.started for each in working if now > each.started + deaths.SETTLED_IN)
 
     def _exit(self) -> None:
         """Stop the children at the process's exit, while run() may go on in another thread, as with a reloader: it is

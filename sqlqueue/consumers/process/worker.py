@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sqlqueue")
 
-SHARD_RETRY = 1.0  # seconds between two looks whether a shard answers
+DATABASE_RETRY = 1.0  # seconds between two looks whether a database answers
 STOP, LEAVE = "stop", "leave"
 INTERRUPTED = 130
 LATEST_END = 25.0  # seconds after SHUTDOWN_TIMEOUT: then the system ends the process
@@ -45,7 +45,7 @@ class WorkerOptions:
     drain: bool = False
     verbosity: int = 1
     partitions: frozenset[int] | None = None
-    alias: str = ""  # of the shard that it serves; "": of the only one
+    alias: str = ""  # of the database that it serves; "": of the only one
 
 
 def main(options: WorkerOptions, name: str, pipe: Connection, liveness: Liveness) -> None:
@@ -68,10 +68,10 @@ def serve(
     without a supervisor is stopped."""
     # A spawned process imports this module before Django is set up; what needs models is imported here.
     from sqlqueue.conf import settings
+    from sqlqueue.consumers.database_consumers import of_database
     from sqlqueue.consumers.process import garbage
     from sqlqueue.consumers.process.endpoints import ProcessHealth, close_servers, open_servers, own_metrics
     from sqlqueue.consumers.registry import registry
-    from sqlqueue.consumers.shard_consumers import of_shard
     from sqlqueue.consumers.subscriber import Subscriber
     from sqlqueue.monitoring import logs
 
@@ -80,16 +80,16 @@ def serve(
     if options.alias:
         settings.serve(options.alias)
     chosen = registry.select(options.groups, options.topics)
-    consumers = of_shard(chosen)
-    while consumers is None:  # its shard does not answer: the other shards have processes of their own
+    consumers = of_database(chosen)
+    while consumers is None:  # its database does not answer: the other databases have processes of their own
         liveness.mark_iteration()
         if options.drain:
             sys.exit(1)
         if pipe is None:
-            time.sleep(SHARD_RETRY)
-        elif pipe.poll(SHARD_RETRY):  # it is to stop, or its supervisor has ended
+            time.sleep(DATABASE_RETRY)
+        elif pipe.poll(DATABASE_RETRY):  # it is to stop, or its supervisor has ended
             return
-        consumers = of_shard(chosen)
+        consumers = of_database(chosen)
     if not _ready(options, pipe, liveness):
         return
     subscriber = Subscriber(

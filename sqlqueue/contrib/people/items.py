@@ -11,10 +11,10 @@ from sqlqueue.contrib.people.exceptions import HandOver
 from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.contrib.people.models.work_item import DONE, OPEN
 from sqlqueue.contrib.people.topics import topic_options
+from sqlqueue.core.databases import numbered
 from sqlqueue.core.effects import EffectWrite
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import told
-from sqlqueue.core.shards import numbered
 from sqlqueue.database.dialects.base import marks_of
 from sqlqueue.database.limits import check_result
 from sqlqueue.database.statements import execute
@@ -100,7 +100,7 @@ def _schedule_notices(alias: str, lease: HeldLease, topic: str, offsets: Sequenc
             topic=topic,
             partition_key=item.partition_key,
             # Not that of the decision, which may go to the same topic.
-            message_id=f"work-item-{numbered(item.pk, settings.shard_name(alias))}-0",
+            message_id=f"work-item-{numbered(item.pk, settings.label(alias))}-0",
             payload=notice(item, NEW),
         )
         for item in new.defer("payload", "headers", "body", "form")

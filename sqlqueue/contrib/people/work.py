@@ -31,8 +31,8 @@ from sqlqueue.contrib.people.models.work_item_event import (
     SUBMITTED,
 )
 from sqlqueue.contrib.people.topics import topic_options
+from sqlqueue.core.databases import numbered
 from sqlqueue.core.keys import checked_text
-from sqlqueue.core.shards import numbered
 from sqlqueue.database import clock, retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.limits import check_result
@@ -227,7 +227,7 @@ def _publish_notice(item: WorkItem, event: WorkItemEvent) -> None:
 
 
 def _numbered(item: WorkItem) -> str:
-    return numbered(item.pk, settings.shard_name(settings.DATABASE))
+    return numbered(item.pk, settings.label(settings.DATABASE))
 
 
 def _publish(topic: str, payload: Any, key: str, id: str, headers: dict[str, Any] | None = None) -> None:

@@ -11,8 +11,8 @@ from sqlqueue.core.bounds import CENTURY, DAY, SHORTEST, WEEK, duration, whole
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.core.partition.budget import PREFETCH_BYTES
 from sqlqueue.core.periodic import ScheduleDefinition, configured
+from sqlqueue.core.setting.databases import all_databases
 from sqlqueue.core.setting.health import HealthLimits, health_limits
-from sqlqueue.core.setting.shards import shards
 from sqlqueue.core.setting.topics import HISTORIES, MOST_PARTITIONS, TopicOptions, topics
 
 PLAIN_ENCODER = "json.JSONEncoder"
@@ -51,8 +51,7 @@ TOKEN = re.compile(r"[!-~]{16,}")  # fits into a header, and is hard to guess
 class QueueOptions:
     """All options of SQLQUEUE with their defaults. Durations are seconds (a number or a timedelta)."""
 
-    DATABASE: str = "default"  # the alias that the queue's tables live on; with SHARDS: that of topics made before them
-    SHARDS: Any = None  # {name: {alias}}: the databases that share the log; None: DATABASE alone
+    DATABASE: str = "default"  # the alias of the log: of tasks, batches, schedules, and topics that name no others
     READ_ALIAS: str | None = None  # of a replica of it, for what only looks; None: DATABASE
     TOPICS: Any = None  # {name: {partitions, priorities, priority_weights, retention, history, unique_for, …}}
     STRICT_TOPICS: bool = False  # refuse topics that are not declared; default: True if TOPICS names one
@@ -94,7 +93,7 @@ class ParsedSetting:
     limits: dict[str, HealthLimits]
     schedules: dict[str, ScheduleDefinition]
     problems: list[str]
-    shards: dict[str, str] = field(default_factory=dict)  # the aliases by name; none without SHARDS
+    aliases: tuple[str, ...] = (QueueOptions.DATABASE,)  # of the databases that have a log, DATABASE's first
 
 
 def read(given: Any) -> ParsedSetting:
@@ -141,6 +140,6 @@ def read(given: Any) -> ParsedSetting:
         )
     limits = health_limits(options.HEALTH, problems)
     of_others = TopicOptions(options.PARTITIONS, 1, options.RETENTION, options.HISTORY)
-    known = shards(options.SHARDS, options.DATABASE, problems)
-    named = topics(options.TOPICS, of_others, problems, known)
-    return ParsedSetting(options, named, limits, configured(options.SCHEDULES, problems), problems, known)
+    named = topics(options.TOPICS, of_others, problems)
+    aliases = all_databases(options.DATABASE, (alias for one in named.values() for alias in one.databases), problems)
+    return ParsedSetting(options, named, limits, configured(options.SCHEDULES, problems), problems, aliases)

@@ -10,7 +10,7 @@ from typing import Any, get_origin
 from sqlqueue.core.bounds import CENTURY, SHORTEST, WEEK, duration, whole
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic, did_you_mean
 from sqlqueue.core.periodic import PERIODIC_TOPIC
-from sqlqueue.core.setting.shards import topic_shards
+from sqlqueue.core.setting.databases import topic_databases
 from sqlqueue.core.unique_for import checked_unique_for
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 
@@ -32,8 +32,8 @@ class TopicOptions:
     messages are published with, None for the type's own. unique_for: for how many seconds a pending message keeps
     others of its key out, infinity for as long as it is pending; None: not at all. retention_from: from when retention
     counts: from publishing, or (acked) from when the last group had settled it. keep_collected: for how many seconds
-    collected messages are kept in a table of their own; None: not at all. shards: the names of those that its keys are
-    spread over; (): all of them."""
+    collected messages are kept in a table of their own; None: not at all. databases: the aliases of those that its
+    keys are spread over; (): DATABASE alone."""
 
     partitions: int = 32
     priorities: int = 1
@@ -45,14 +45,11 @@ class TopicOptions:
     unique_for: float | None = None
     retention_from: str = PUBLISHED
     keep_collected: float | None = None
-    shards: Sequence[str] = ()
+    databases: Sequence[str] = ()
 
 
-def topics(
-    given: Any, defaults: TopicOptions, problems: list[str], shards: Mapping[str, str]
-) -> dict[str, TopicOptions]:
-    """Return the options of the topics that TOPICS names. defaults: of what it does not say; shards: those of
-    SHARDS."""
+def topics(given: Any, defaults: TopicOptions, problems: list[str]) -> dict[str, TopicOptions]:
+    """Return the options of the topics that TOPICS names. defaults: of what it does not say."""
     found: dict[str, TopicOptions] = {}
     if not isinstance(given, Mapping):
         problems.append(f"TOPICS must be a dict of topic names to options, not {given!r}")
@@ -100,7 +97,7 @@ def topics(
             problems.append(
                 f"TOPICS[{topic!r}]['payload_type'] must be a class or its dotted path, not {values['payload_type']!r}"
             )
-        values["shards"] = topic_shards(topic, values.get("shards"), shards, problems)
+        values["databases"] = topic_databases(topic, values.get("databases"), problems)
         values["unique_for"] = _unique_for(topic, values.get("unique_for"), problems)
         found[topic] = TopicOptions(**values)
     return found

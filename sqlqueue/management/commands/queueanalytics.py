@@ -38,7 +38,7 @@ class Command(SparkCommand):
         "settled. Only days with new messages or receipts are computed; running it twice changes nothing."
     )
 
-    shard_help = "only what is on this one of SHARDS (default: each of them)"
+    database_help = "only what is on this database (default: each that has a log)"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's options."""
@@ -77,13 +77,13 @@ class Command(SparkCommand):
         if options["archive"]:
             existing(options["archive"])  # before Spark starts
         with self.spark(options) as spark:
-            for shard in self.on_shards(options):
+            for database in self.on_databases(options):
                 horizon = self.horizon(options)
                 for topic in self.topics_here(options["topic"]):
-                    self.analyse(spark, shard, topic, horizon, options)
+                    self.analyse(spark, database, topic, horizon, options)
 
     def horizon(self, options: dict[str, Any]) -> int:
-        """Return the horizon of the shard that is worked on, or of its replica. Raises HorizonUnknown."""
+        """Return the horizon of the database that is worked on, or of its replica. Raises HorizonUnknown."""
         alias = settings.reading_alias
         if settings.is_replica(alias):
             horizon = replicated_horizon(alias)
@@ -92,15 +92,15 @@ class Command(SparkCommand):
         deadline = time.monotonic() + options["wait"]
         return Horizon(alias).wait(give_up=lambda: time.monotonic() > deadline)
 
-    def analyse(self, spark: SparkSession, shard: str, topic: str, horizon: int, options: dict[str, Any]) -> None:
-        """Compute and store one topic's hours on a shard; with --dry-run only name the days."""
+    def analyse(self, spark: SparkSession, database: str, topic: str, horizon: int, options: dict[str, Any]) -> None:
+        """Compute and store one topic's hours on a database; with --dry-run only name the days."""
         from sqlqueue.spark.analysing import analyse
-        from sqlqueue.spark.archive import of_shard
+        from sqlqueue.spark.archive import of_database
         from sqlqueue.spark.manifest import ForeignSegment
         from sqlqueue.spark.topic_rows import TopicRows
 
         root = options["archive"]
-        archive = of_shard(root, shard, settings.home == settings.DATABASE) if root else None
+        archive = of_database(root, database, settings.home == settings.DATABASE) if root else None
         segments = ArchiveSegment.objects.using(settings.DATABASE)
         if archive:
             try:
@@ -120,7 +120,7 @@ class Command(SparkCommand):
             return
         days = None if options["everything"] else hours.days
         counts = [
-            self.store(spark, rows, objects.using(settings.DATABASE), topic, days, output_of(options, shard, name))
+            self.store(spark, rows, objects.using(settings.DATABASE), topic, days, output_of(options, database, name))
             for rows, objects, name in (
                 (hours.statistics, HourlyStatistic.objects, "statistics"),
                 (hours.errors, HourlyError.objects, "errors"),
@@ -161,11 +161,11 @@ class Command(SparkCommand):
             return objects.store(rows)
 
 
-def output_of(options: dict[str, Any], shard: str, name: str) -> str | None:
-    """Return the folder of a shard's files; None without --output."""
+def output_of(options: dict[str, Any], database: str, name: str) -> str | None:
+    """Return the folder of a database's files; None without --output."""
     if not options["output"]:
         return None
-    return f"{options['output']}/{name}" + (f"/shard={shard}" if shard else "")
+    return f"{options['output']}/{name}" + (f"/database={database}" if database else "")
 
 
 def reached(topic: str, lag: float) -> tuple[int, int]:

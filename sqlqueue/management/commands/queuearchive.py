@@ -29,7 +29,7 @@ class Command(SparkCommand):
         "It may be killed at any point and run again."
     )
 
-    shard_help = "only what is on this one of SHARDS (default: each of them)"
+    database_help = "only what is on this database (default: each that has a log)"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's options."""
@@ -77,7 +77,7 @@ class Command(SparkCommand):
         wrong: list[str] = []
         busy: list[str] = []
         with self.spark(options) if not options["dry_run"] else nullcontext() as spark:
-            for shard in self.on_shards(options):
+            for database in self.on_databases(options):
                 topics = self.topics_here(options["topic"])
                 lag = options["receipt_lag"]
                 receipts = newest_receipts(settings.DATABASE, topics, lag) if options["receipts"] else {}
@@ -85,9 +85,9 @@ class Command(SparkCommand):
                     for topic in topics:
                         self.preview(topic, options, receipts.get(topic, 0))
                 elif options["verify"]:
-                    wrong += [line for topic in topics for line in self.verify(spark, shard, topic, options)]
+                    wrong += [line for topic in topics for line in self.verify(spark, database, topic, options)]
                 else:
-                    self.archive_all(spark, shard, topics, options, receipts, wrong, busy)
+                    self.archive_all(spark, database, topics, options, receipts, wrong, busy)
         if wrong:
             for line in busy:
                 self.say(line)
@@ -98,33 +98,35 @@ class Command(SparkCommand):
     def archive_all(
         self,
         spark: SparkSession,
-        shard: str,
+        database: str,
         topics: list[str],
         options: dict[str, Any],
         receipts: dict[str, int],
         wrong: list[str],
         busy: list[str],
     ) -> None:
-        """Archive topics of a shard one after another, and go on if one fails; add why topics failed to `wrong`, and to
-        `busy` those that other processes archive now."""
+        """Archive topics of a database one after another, and go on if one fails; add why topics failed to `wrong`, and
+        to `busy` those that other processes archive now."""
         from sqlqueue.spark.archiving import FAILURES, SegmentDiffers
         from sqlqueue.spark.manifest import DamagedArchive, ForeignSegment
 
         failures = (SegmentDiffers, ForeignSegment, DamagedArchive, ConfigurationError, OSError, *FAILURES)
         for topic in topics:
             try:
-                self.archive(spark, shard, topic, options, receipts.get(topic, 0))
+                self.archive(spark, database, topic, options, receipts.get(topic, 0))
             except LeaseLost as error:
                 busy.append(f"{topic}: {error}")
             except failures as error:
                 wrong.append(f"{topic}: {error}")
 
-    def archive(self, spark: SparkSession, shard: str, topic: str, options: dict[str, Any], receipts_to: int) -> None:
-        """Archive one topic of a shard; receipts_to: the highest id of a final receipt."""
-        from sqlqueue.spark.archive import of_shard
+    def archive(
+        self, spark: SparkSession, database: str, topic: str, options: dict[str, Any], receipts_to: int
+    ) -> None:
+        """Archive one topic of a database; receipts_to: the highest id of a final receipt."""
+        from sqlqueue.spark.archive import of_database
         from sqlqueue.spark.archiving import archive_topic
 
-        folder = of_shard(options["folder"], shard, settings.home == settings.DATABASE)
+        folder = of_database(options["folder"], database, settings.home == settings.DATABASE)
         with archivist(settings.DATABASE, topic, timeout=options["wait"], say=self.say) as owner:
             for kind in kinds(options):
                 for segment in archive_topic(
@@ -142,13 +144,13 @@ class Command(SparkCommand):
                         f"({segment.files} files, {segment.bytes:,} bytes, checksum {segment.totals.checksum})"
                     )
 
-    def verify(self, spark: SparkSession, shard: str, topic: str, options: dict[str, Any]) -> list[str]:
+    def verify(self, spark: SparkSession, database: str, topic: str, options: dict[str, Any]) -> list[str]:
         """Compare a topic's files with the manifest; return a line for each difference."""
-        from sqlqueue.spark.archive import existing, of_shard
+        from sqlqueue.spark.archive import existing, of_database
         from sqlqueue.spark.verifying import differences, gaps, unknown_segments
 
         existing(options["folder"])
-        folder = of_shard(options["folder"], shard, settings.home == settings.DATABASE)
+        folder = of_database(options["folder"], database, settings.home == settings.DATABASE)
         wrong: list[str] = []
         with archivist(settings.DATABASE, topic, timeout=options["wait"], say=self.say) as owner:
             for kind in kinds(options):

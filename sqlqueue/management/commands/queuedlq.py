@@ -11,8 +11,8 @@ from django.core.management.base import CommandError
 from sqlqueue.core.bounds import LEAST_RATE, MOST_RATE
 from sqlqueue.management import arguments, requests
 from sqlqueue.management.base import QueueCommand
+from sqlqueue.management.databases import has_nothing_of
 from sqlqueue.management.positions import known_topic
-from sqlqueue.management.shards import has_nothing_of
 from sqlqueue.models import Message
 from sqlqueue.models.request import REPLAY
 from sqlqueue.operations.replay import DeadLetterSelection, discard
@@ -28,7 +28,7 @@ NAME = "queuedlq"
 class Command(QueueCommand):
     """Has the operations list, show, replay, orders, cancel and discard."""
 
-    every_shard = ("list", "orders")
+    every_database = ("list", "orders")
     help = "Dead letters: list them by fingerprint, show one, deliver them again, discard them."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

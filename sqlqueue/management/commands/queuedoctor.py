@@ -30,7 +30,7 @@ HAS_ERRORS, HAS_WARNINGS = 1, 2
 class Command(QueueCommand):
     """Runs the system checks, reads the diagnostics, and prints the doctor's findings."""
 
-    every_shard = ("",)
+    every_database = ("",)
     help = "Examine the settings, the database and the queue: say what is wrong, and what to do about it."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -11,9 +11,9 @@ from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 from sqlqueue.log.groups import remove
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
+from sqlqueue.management.databases import has_nothing_of
 from sqlqueue.management.moves import Moves, checked_partition
 from sqlqueue.management.positions import HELP, known_groups, known_topic, offset_above
-from sqlqueue.management.shards import has_nothing_of
 from sqlqueue.management.terminal import about, ago
 from sqlqueue.models import ConsumerGroup
 from sqlqueue.operations.acknowledge import acknowledge, preview
@@ -24,7 +24,7 @@ from sqlqueue.stats.survey import survey
 class Command(QueueCommand):
     """Has the operations list, rewind, skip, acknowledge and remove."""
 
-    every_shard = ("list",)
+    every_database = ("list",)
     help = "List consumer groups, rewind them, let them skip, acknowledge messages for one, or remove one."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from sqlqueue.log.topics import create
+from sqlqueue.log.topics import topic_info
 from sqlqueue.management.base import QueueCommand
+from sqlqueue.management.databases import has_nothing_of
 from sqlqueue.management.positions import known_groups, known_topic
-from sqlqueue.management.shards import has_nothing_of
 from sqlqueue.operations.pause import pause
 
 
 class PausingCommand(QueueCommand):
     """A command whose arguments are a topic and, with --group, one group of it."""
 
-    every_shard = ("",)
+    every_database = ("",)
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""
@@ -27,8 +27,8 @@ class PausingCommand(QueueCommand):
         if options["group"]:
             known_groups(self.alias, options["topic"], [options["group"]])
             return f"group {options['group']!r} of topic {options['topic']!r}"
-        if has_nothing_of(self.alias, options["topic"]):  # what comes to this shard later is meant, too
-            create(self.alias, options["topic"])
+        if has_nothing_of(self.alias, options["topic"]):  # what comes to this database later is meant, too
+            topic_info(self.alias, options["topic"])
         known_topic(self.alias, options["topic"])
         return f"topic {options['topic']!r}"
 

@@ -24,7 +24,7 @@ days = decimal(0, CENTURY / DAY)
 class Command(QueueCommand):
     """Counts the results, asks the operator, and deletes them."""
 
-    every_shard = ("",)
+    every_database = ("",)
     help = "Delete the results of finished tasks before they expire, by age, status, queue and backend."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -29,7 +29,7 @@ OF_ONE = ("payload", "id", "delay", "at", "on_conflict", "expires", "file", "con
 class Command(QueueCommand):
     """Calls publish for one message, and publish_many for a file."""
 
-    home_shard = ("",)
+    home_database = ("",)
     help = "Publish a message, or a file of them."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -24,7 +24,7 @@ class Command(SparkCommand):
         "killed and run again: a message that is in the log already is not published twice."
     )
 
-    shard_help = "only what was archived of this one of SHARDS (default: of all)"
+    database_help = "only what was archived of this database (default: of all)"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's options."""
@@ -77,7 +77,9 @@ class Command(SparkCommand):
 
             try:
                 bounds = {name: chosen[name] for name in ("first", "last", "since", "until")}
-                archived = archived_messages(spark, options["folder"], topic, shard=options["shard"] or "", **bounds)
+                archived = archived_messages(
+                    spark, options["folder"], topic, database=options["database"] or "", **bounds
+                )
             except DamagedArchive as error:
                 raise CommandError(str(error)) from error
             rows = in_range(archived, topic, **chosen)

@@ -13,9 +13,7 @@ from sqlqueue.exceptions import LONGEST_DELAY
 from sqlqueue.management import arguments, requests
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.positions import HELP, known_groups, known_topic, offset_above
-from sqlqueue.models import RelayedMessage
 from sqlqueue.models.request import RESCHEDULE
-from sqlqueue.operations.relayed import retry
 from sqlqueue.operations.reschedule_requests import (
     FAILING,
     MOST_COUNTED,
@@ -24,15 +22,13 @@ from sqlqueue.operations.reschedule_requests import (
     request_rescheduling,
 )
 
-MOST_SHOWN = 50  # relayed messages that are listed
 NAME = "queuereschedule"
 
 
 class Command(QueueCommand):
-    """Has the operations order, orders and cancel; and relayed and relay, of what waits for its way to another
-    shard."""
+    """Has the operations order, orders and cancel."""
 
-    every_shard = ("orders", "relayed")
+    every_database = ("orders",)
     help = "Make many waiting deliveries of a group due, at once or at a rate: those that failed or were postponed."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -63,11 +59,6 @@ class Command(QueueCommand):
             "cancel", help="stop a rescheduling; what it has rescheduled already stays so"
         )
         cancelling.add_argument("number", type=arguments.offset)
-        waiting = operations.add_parser("relayed", help="list what waits for its way to another shard, refused first")
-        self.add_json(waiting)
-        relaying = operations.add_parser("relay", help="let relayed messages that were refused be moved once more")
-        relaying.add_argument("number", type=arguments.offset, nargs="*", help="those that `relayed` shows")
-        relaying.add_argument("--all", action="store_true", help="all that were refused")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Carry out the chosen operation."""
@@ -75,8 +66,6 @@ class Command(QueueCommand):
             "order": self._order,
             "orders": self._orders,
             "cancel": self._cancel,
-            "relayed": self._relayed,
-            "relay": self._relay,
         }
         operations[options["operation"]](options)
 
@@ -116,40 +105,3 @@ class Command(QueueCommand):
 
     def _cancel(self, options: dict[str, Any]) -> None:
         requests.cancel(self, RESCHEDULE, options["number"], NAME)
-
-    def _relayed(self, options: dict[str, Any]) -> None:
-        rows = RelayedMessage.objects.using(self.alias).defer("payload", "headers", "body")
-        shown = [
-            one
-            for refused in (True, False)
-            for one in rows.filter(refused=refused).order_by("shard", "id")[:MOST_SHOWN]
-        ]
-        names = ("id", "shard", "topic", "partition_key", "message_id", "created_at", "refused", "refusal")
-        if options["json"]:
-            self.as_json([{name: getattr(one, name) for name in names} for one in shown[:MOST_SHOWN]])
-            return
-        if not shown:
-            self.say("No message waits for its way to another shard.")
-            return
-        headings = ("number", "to", "topic", "key", "id", "published", "state")
-        self.table(headings, [_relayed_cells(one) for one in shown[:MOST_SHOWN]])
-        if len(shown) >= MOST_SHOWN:
-            self.note(f"These are the first {MOST_SHOWN}. The admin lists all (Relayed messages).")
-
-    def _relay(self, options: dict[str, Any]) -> None:
-        if bool(options["number"]) == options["all"]:
-            raise CommandError("say which: the numbers that `queuereschedule relayed` shows, or --all")
-        numbers = options["number"]
-        if options["all"]:
-            rows = RelayedMessage.objects.using(self.alias).filter(refused=True)
-            numbers = rows.values_list("pk", flat=True)
-        done = retry(self.alias, numbers)
-        self.say(f"{done.changed} are tried again.", done=True)
-        if done.left:
-            self.say(f"{done.left} were left: they have arrived, or were not refused.")
-
-
-def _relayed_cells(one: RelayedMessage) -> tuple[object, ...]:
-    state = f"refused: {one.refusal}" if one.refused else "waits"
-    key, id = one.partition_key or "—", one.message_id
-    return one.pk, one.shard, one.topic, key, id, one.created_at.isoformat(timespec="seconds"), state

@@ -17,7 +17,7 @@ NONE_STORED = "There are no periodic schedules: the consumer processes store the
 class Command(QueueCommand):
     """Has the operations list, upcoming, pause, resume, run and remove."""
 
-    home_shard = ("list", "upcoming", "pause", "resume", "run", "remove")
+    home_database = ("list", "upcoming", "pause", "resume", "run", "remove")
     help = "List periodic schedules and what they will do; pause, resume, run or remove one."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

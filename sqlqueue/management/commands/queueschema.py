@@ -25,7 +25,7 @@ from sqlqueue.management.documented_topics import (
 class Command(QueueCommand):
     """Reads the settings and the consumers' modules; needs no database."""
 
-    home_shard = ("",)
+    home_database = ("",)
     help = "Print the JSON Schema of each topic that has a payload type, or AsyncAPI 3 of the whole project."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

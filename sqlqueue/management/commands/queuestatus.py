@@ -49,7 +49,7 @@ STUCK = {
 class Command(QueueCommand):
     """Reads the tables only, in a handful of statements; it works while no consumer process runs."""
 
-    every_shard = ("",)
+    every_database = ("",)
     help = (
         "Show the state of every topic and group: lag, age, failures, dead letters, processes, stuck messages. With "
         "--id or --offset: of one message in every group, with its errors."
@@ -81,7 +81,7 @@ class Command(QueueCommand):
         if wrong := wrong_options(options):
             raise CommandError(wrong)
         if options["offset"] is not None and self.on_several:
-            raise CommandError("each shard has offsets of its own: say which with --shard")
+            raise CommandError("each database has offsets of its own: say which with --database")
         every = options["watch"]
         if every is None:
             self._show(options)

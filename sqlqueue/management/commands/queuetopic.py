@@ -19,11 +19,11 @@ from sqlqueue.core.setting.topics import ACKED, HISTORIES, MOST_PARTITIONS, MOST
 from sqlqueue.database import clock
 from sqlqueue.log.seek import offset_before
 from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, differences, of_settings, override, told
-from sqlqueue.log.topics import create, existing
+from sqlqueue.log.topics import existing, topic_info
 from sqlqueue.management import arguments, repartition
 from sqlqueue.management.base import QueueCommand
+from sqlqueue.management.databases import has_nothing_of
 from sqlqueue.management.positions import HELP, known_topic
-from sqlqueue.management.shards import has_nothing_of
 from sqlqueue.management.terminal import about, ago
 from sqlqueue.management.topic_cells import by_settings
 from sqlqueue.models import Topic
@@ -38,8 +38,7 @@ from sqlqueue.stats.topics import TopicSurvey
 class Command(QueueCommand):
     """Has the operations list, create, alter, purge and drop."""
 
-    every_shard = ("list", "alter")
-    home_shard = ("create",)
+    every_database = ("list", "create", "alter")
     help = "List topics, create one, change its options, purge or drop it."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -157,11 +156,11 @@ class Command(QueueCommand):
 
     def _alter(self, options: dict[str, Any]) -> None:
         if has_nothing_of(self.alias, options["topic"]):
-            self.say(f"Nothing of topic {options['topic']!r} has come to this shard yet: it is made here first.")
+            self.say(f"Nothing of topic {options['topic']!r} has come to this database yet: it is made here first.")
             if options["dry_run"]:
                 self.say("Nothing was done.")
                 return
-            create(self.alias, options["topic"])
+            topic_info(self.alias, options["topic"])
         topic = known_topic(self.alias, options["topic"])
         given = _overrides(options)
         if options["partitions"] is not None or options["abort"]:
@@ -170,7 +169,7 @@ class Command(QueueCommand):
             repartition.alter(self, topic.name, options)
             return
         if not given and not options["as_settings"]:
-            raise CommandError("say what to change: --partitions, --shards, --retention, --history or --as-settings")
+            raise CommandError("say what to change: --partitions, --retention, --history or --as-settings")
         kept = {} if options["as_settings"] else {name: getattr(topic, name) for name in topic.overridden}
         values = checked_overrides(topic.name, {**kept, **given})
         wanted = {name: values.get(name, getattr(settings.topic(topic.name), name)) for name in CHANGEABLE}
@@ -239,13 +238,14 @@ class Command(QueueCommand):
             self.say(f"Dropped. Restart what still publishes to {name!r}.", done=True)
 
     def _refuse_to_drop_first(self, name: str) -> None:
-        """Refuse to drop a topic on DATABASE's shard, which fixes its shards, before it is dropped on the others."""
+        """Refuse to drop a topic on DATABASE's database, which fixes its databases, before it is dropped on the
+        others."""
         others = [alias for alias in settings.aliases if alias != self.alias] if self.alias == settings.home else []
         for alias in others:
             if existing(alias, {name}):
-                shard = settings.shard_name(alias)
+                database = settings.label(alias)
                 raise CommandError(
-                    f"topic {name!r} is on shard {shard!r}, too: drop it there first, with --shard {shard}"
+                    f"topic {name!r} is on database {database!r}, too: drop it there first, with --database {database}"
                 )
 
     def _show_losses(self, name: str, found: DropPreview) -> None:

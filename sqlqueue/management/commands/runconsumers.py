@@ -48,7 +48,7 @@ from sqlqueue.tasks.queues import limits_set
 PURPOSES = ("health", "metrics")
 LONG = 600.0  # seconds: a handler that sets a limit beyond this is named
 LONG_MEANING = "while these take all threads, other groups have one each: give them a process of their own (--group)"
-ANSWER_TIMEOUT = 5.0  # seconds that one of several shards has to answer, or READ_ALIAS: a hang holds up nothing else
+ANSWER_TIMEOUT = 5.0  # seconds that one of several databases has to answer, or READ_ALIAS: a hang holds up nothing else
 
 
 class Command(BaseCommand):
@@ -68,13 +68,17 @@ class Command(BaseCommand):
             help="only these partitions of each topic (in each epoch from 0 on), such as 0-15 or 0-3,8 (default: all)",
         )
         parser.add_argument(
-            "--shard", action="append", default=[], metavar="NAME", help="only this one of SHARDS (repeatable)"
+            "--database",
+            action="append",
+            default=[],
+            metavar="ALIAS",
+            help="only the log on this database (repeatable)",
         )
         parser.add_argument(
             "--processes",
             type=int,
             default=1,
-            help="consumer processes, of each shard (default 1; 0: no supervisor)",
+            help="consumer processes, of each database (default 1; 0: no supervisor)",
         )
         parser.add_argument("--threads", type=int, help="handler threads of each process (default SQLQUEUE['THREADS'])")
         parser.add_argument(
@@ -92,7 +96,7 @@ class Command(BaseCommand):
         let_sigterm_end_pid_1(int(options["check"] or options["drain"]))
         refuse_broken_texts(options)
         logs.show(options["verbosity"])
-        if not (options["check"] or options["drain"] or settings.problems() or settings.sharded):
+        if not (options["check"] or options["drain"] or settings.problems() or settings.several):
             wait_for_database(settings.DATABASE)
         reload = (
             django_settings.DEBUG
@@ -108,7 +112,7 @@ class Command(BaseCommand):
             for alias in self._answering:
                 for one in all_differences(alias):
                     text = "overridden, so it stays" if one.overridden else f"{told(one.wanted)} once consumers start"
-                    there = f" on shard {settings.shard_name(alias)!r}" if settings.sharded else ""
+                    there = f" on database {settings.label(alias)!r}" if settings.several else ""
                     self.stdout.write(f"{one.option} of topic {one.topic!r}{there}: {told(one.stored)}, {text}")
             self.stdout.write(self.style.SUCCESS("All is well."))
         elif reload:
@@ -137,13 +141,13 @@ class Command(BaseCommand):
         logs.logger.info(self._plan(consumers, options))
         if long := [f"{name} (timeout={limit:g}s)" for name, limit in limits_set(consumers) if limit > LONG]:
             logs.logger.info(logfmt("long_handlers", handlers=", ".join(long), meaning=LONG_MEANING))
-        # A shard that does not answer has its settings applied once it does.
+        # A database that does not answer has its settings applied once it does.
         late = [SettingsTask(each) for each in self._aliases if each not in self._answering or apply_settings(each)]
         connections.close_all()
         ports = Endpoints(_address(options, "health"), _address(options, "metrics"))
         for task in late:
             task.start()
-        served, began = self._aliases if settings.sharded else ("",), time.monotonic()
+        served, began = self._aliases if settings.several else ("",), time.monotonic()
         try:
             if options["processes"] == 0:
                 serve(replace(worker_options, alias=served[0]), subscriber_name(), None, Liveness(), ports)
@@ -179,7 +183,7 @@ class Command(BaseCommand):
         self._aliases: tuple[str, ...] = ()
         self._answering: list[str] = []
         if not settings.problems():
-            problems += self._choose_shards(options)
+            problems += self._choose_databases(options)
         found = run_checks(tags=[TAG], databases=self._answering or list(self._aliases[:1]))
         if options["threads"] and not settings.problems():  # not THREADS, which the check goes by
             found = [message for message in found if message.id != POOL] + pool_problems(options["threads"])
@@ -210,20 +214,19 @@ class Command(BaseCommand):
             raise CommandError("runconsumers cannot start:\n- " + "\n- ".join(problems))
         return consumers
 
-    def _choose_shards(self, options: dict[str, Any]) -> list[str]:
-        """Note the shards that are to be served, and which of them answer; return what is wrong with --shard."""
-        if unknown := [name for name in options["shard"] if name not in settings.shards]:
-            hint = did_you_mean(unknown[0], settings.shards) or " There are no SHARDS."
-            return [f"--shard {unknown[0]}: SHARDS does not have it.{hint}"]
-        names = list(dict.fromkeys(options["shard"]))
-        self._aliases = tuple(settings.shards[name] for name in names) or settings.aliases
+    def _choose_databases(self, options: dict[str, Any]) -> list[str]:
+        """Note the databases that are to be served, and which of them answer; return what is wrong with --database."""
+        if unknown := [name for name in options["database"] if name not in settings.aliases]:
+            hint = did_you_mean(unknown[0], settings.aliases)
+            return [f"--database {unknown[0]}: neither DATABASE nor a topic's 'databases' name it.{hint}"]
+        self._aliases = tuple(dict.fromkeys(options["database"])) or settings.aliases
         if options["processes"] == 0 and len(self._aliases) > 1:
-            return ["--processes 0 serves one shard, in this process: say which with --shard"]
+            return ["--processes 0 serves one database, in this process: say which with --database"]
         self._answering = [alias for alias in self._aliases if len(self._aliases) == 1 or self._answers(alias)]
         return []
 
     def _answers(self, alias: str) -> bool:
-        """Tell whether a shard answers and takes writes: the others are served all the same, and it is once it
+        """Tell whether a database answers and takes writes: the others are served all the same, and it is once it
         does."""
         problem = [f"does not answer, and is served once it does: not within {ANSWER_TIMEOUT:g} seconds"]
 
@@ -241,7 +244,7 @@ class Command(BaseCommand):
         asking.start()
         asking.join(ANSWER_TIMEOUT)
         if problem:
-            self.stderr.write(self.style.WARNING(f"shard {settings.shard_name(alias)!r} {problem[0]}"))
+            self.stderr.write(self.style.WARNING(f"database {settings.label(alias)!r} {problem[0]}"))
         return not problem
 
     def _partitions(self, consumers: list[Consumer], asked: Numbers | None) -> list[str]:

@@ -1,2 +1,2 @@
-"""Topologies: several database servers under one run, with failovers, or with shards. `make soak TOPOLOGY=shards`, and
-so on."""
+"""Topologies: several database servers under one run, with failovers, or with databases. `make soak
+TOPOLOGY=databases`, and so on."""

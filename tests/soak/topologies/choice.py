@@ -6,7 +6,7 @@ from tests.soak.topologies.group_replication import GroupReplication
 from tests.soak.topologies.mariadb_async import MariaDBAsync
 from tests.soak.topologies.mariadb_semisync import MariaDBSemisync
 from tests.soak.topologies.postgresql_streaming import PostgreSQLStreaming
-from tests.soak.topologies.shards import Shards
+from tests.soak.topologies.several_databases import Databases
 from tests.soak.topologies.topology import Topology
 
 KINDS: tuple[type[Topology], ...] = (
@@ -16,6 +16,6 @@ KINDS: tuple[type[Topology], ...] = (
     Galera,
     GaleraWritable,
     GroupReplication,
-    Shards,
+    Databases,
 )
 TOPOLOGIES = {kind.name: kind for kind in KINDS}

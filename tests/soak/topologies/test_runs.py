@@ -15,7 +15,7 @@ from tests.soak.schedule import ALTERATIONS
 from tests.soak.topologies import network
 from tests.soak.topologies.choice import TOPOLOGIES
 from tests.soak.topologies.cluster import Cluster
-from tests.soak.topologies.shards import Shards
+from tests.soak.topologies.several_databases import Databases
 
 DRIVERS = {"mariadb": "MySQLdb", "mysql": "MySQLdb", "postgresql": "psycopg"}
 RATES = ("--rate=10", "--bulk-rate=40")
@@ -24,7 +24,7 @@ RATES = ("--rate=10", "--bulk-rate=40")
 def missing(name: str) -> str:
     """Say what a topology lacks on this machine; "" if nothing."""
     kind = TOPOLOGIES[name]
-    if kind is not Shards and find_program("haproxy") is None:
+    if kind is not Databases and find_program("haproxy") is None:
         return "there is no haproxy (make system-topologies)"
     if find_spec(DRIVERS[kind.database]) is None:
         return f"there is no driver for {kind.database}"
