@@ -117,7 +117,8 @@ def servers(count: int) -> Iterator[list[PrivateMariaDB]]:
         from django.core.management import call_command
 
         for alias in ALIASES[:count]:
-            call_command("migrate", "sqlqueue", database=alias, verbosity=0)
+            for label in ("sqlqueue", "sqlqueue_people"):
+                call_command("migrate", label, database=alias, verbosity=0)
         yield running
 
 

@@ -12,6 +12,7 @@ from django.core.management import call_command
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from sqlqueue.database.tables import labels
 from sqlqueue.log.topics import forget_topics
 from tests.emptying import empty
 from tests.processes import database_url
@@ -61,7 +62,8 @@ def prepare(alias: str) -> None:
     elif connection.vendor == "sqlite" and _template:
         Path(name).write_bytes(_template[0])
     else:
-        call_command("migrate", "sqlqueue", database=alias, verbosity=0)
+        for label in labels():
+            call_command("migrate", label, database=alias, verbosity=0)
         if connection.vendor == "sqlite":
             connection.close()  # the last one writes everything into the file
             _template.append(Path(name).read_bytes())
