@@ -176,10 +176,10 @@ def consuming(count: int) -> Iterator[tuple[str, float, float]]:
     from sqlqueue.consumers.registry import Consumer, build
     from sqlqueue.consumers.subscriber import Subscriber
     from sqlqueue.database.statements import dialect, execute
-    from sqlqueue.log.topics import create
+    from sqlqueue.log.stored_topics import insert
 
     garbage.look_less_often()  # as a consumer process does
-    create("default", "bench", PARTITIONS)
+    insert("default", "bench", PARTITIONS)
     publish_some(count)
 
     def bare_fetch() -> None:

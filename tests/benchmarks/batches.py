@@ -18,7 +18,7 @@ HANDLERS: dict[str, dict[str, Any]] = {
 
 def settling(members: int, processes: int, partitions: int, payload: Any) -> Iterator[tuple[str, float, float]]:
     """Yield (what, messages a second, messages a second without a batch)."""
-    from sqlqueue.log.topics import create
+    from sqlqueue.log.stored_topics import insert
 
     for number, name in enumerate(HANDLERS):
         best = {False: 0.0, True: 0.0}
@@ -26,7 +26,7 @@ def settling(members: int, processes: int, partitions: int, payload: Any) -> Ite
         for turn in range(TIMES):
             for in_batch in (False, True):
                 topic = f"batches-{number}-{turn}-{int(in_batch)}"
-                create("default", topic, partitions)
+                insert("default", topic, partitions)
                 _publish(topic, count, in_batch, payload)
                 best[in_batch] = max(best[in_batch], count / _drain(topic, name, processes))
         yield f"{name}, without a batch", best[False], best[False]

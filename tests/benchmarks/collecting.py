@@ -58,7 +58,7 @@ def measure(messages: int, payload: dict[str, str]) -> None:
     from sqlqueue import NewMessage, publish_many
     from sqlqueue.database.horizon import Horizon
     from sqlqueue.log.collect import collect_topic
-    from sqlqueue.log.topics import create
+    from sqlqueue.log.stored_topics import insert
     from sqlqueue.models import Topic
 
     def publish_some(begin: int, end: int) -> float:
@@ -74,8 +74,8 @@ def measure(messages: int, payload: dict[str, str]) -> None:
         deleted, _ = collect_topic("default", "cold", horizon.value, messages // 2_000)
         return deleted / (time.perf_counter() - began)
 
-    create("default", "cold", 16)
-    create("default", "beside", 16)
+    insert("default", "cold", 16)
+    insert("default", "beside", 16)
     tenth = messages // 10 // BULK * BULK
     rates = {"publish_many": publish_some(0, messages - tenth)}
     with Publisher(payload) as publisher:

@@ -53,10 +53,10 @@ def measure(count: int, rounds: int, ordering: str) -> dict[str, list[tuple[floa
     """Return for each kind, one a round, the time and the process's CPU time of a message, in µs."""
     from sqlqueue import NewMessage, publish_many
     from sqlqueue.consumers.process import garbage
-    from sqlqueue.log.topics import create
+    from sqlqueue.log.stored_topics import insert
 
     garbage.look_less_often()  # as a consumer process does
-    create("default", "failing", PARTITIONS)
+    insert("default", "failing", PARTITIONS)
     for first in range(0, count, 1000):
         publish_many(
             "failing", [NewMessage({"filler": "x" * 285}, key=f"k{n % 997}") for n in range(first, first + 1000)]

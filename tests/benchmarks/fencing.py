@@ -39,9 +39,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
     with migrated(arguments.database, "tests.benchmarks.settings"):
-        from sqlqueue.log.topics import create
+        from sqlqueue.log.stored_topics import insert
 
-        create("default", "bench", PARTITIONS)
+        insert("default", "bench", PARTITIONS)
         publish_some(arguments.messages)
         table = Table(title=f"With the server's identity, by the same without it, {arguments.database}")
         for name in ("what", "messages/s", "ratio", "CPU", "statements", "ratio"):

@@ -47,9 +47,9 @@ class Figure(NamedTuple):
 def filtering(count: int, partitions: int, payload: dict[str, Any]) -> Iterator[Figure]:
     """Yield what the fetches and each filter take. No message matches."""
     from sqlqueue import NewMessage, publish_many
-    from sqlqueue.log.topics import create
+    from sqlqueue.log.stored_topics import insert
 
-    create("default", "filtered", partitions)
+    insert("default", "filtered", partitions)
     for first in range(0, count, 1000):
         numbers = range(first, min(first + 1000, count))
         publish_many(

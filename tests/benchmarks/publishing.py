@@ -75,9 +75,9 @@ def measure(rounds: int, singles: int, server: int | None) -> dict[tuple[str, st
     from sqlqueue.core.codec import JSON_OPTIONS
     from sqlqueue.core.keys import new_id, partition_of
     from sqlqueue.database.statements import execute
-    from sqlqueue.log.topics import create
+    from sqlqueue.log.stored_topics import insert
 
-    create("default", "published", PARTITIONS)
+    insert("default", "published", PARTITIONS)
     encode = json.JSONEncoder(**JSON_OPTIONS).encode
 
     def row(number: int) -> tuple[Any, ...]:

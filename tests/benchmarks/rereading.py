@@ -81,10 +81,10 @@ def show(readings: dict[str, list[tuple[Reading, Reading]]], arguments: argparse
 def measure(arguments: argparse.Namespace) -> dict[str, list[tuple[Reading, Reading]]]:
     """Return for each kind of handler and round a cold reading and a warm one."""
     from sqlqueue import NewMessage, publish_many
-    from sqlqueue.log.topics import create
+    from sqlqueue.log.stored_topics import insert
 
     messages, payload = arguments.messages, {"filler": "x" * (arguments.bytes - NAME)}
-    create("default", "read-again", PARTITIONS)
+    insert("default", "read-again", PARTITIONS)
     resize(arguments.large)
     for first in range(0, messages, 1_000):
         publish_many("read-again", [NewMessage(payload, key=f"k{n % 997}") for n in range(first, first + 1_000)])

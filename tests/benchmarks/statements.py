@@ -77,9 +77,9 @@ def measured(rate: float, messages: int, together: int) -> Counted:
     from sqlqueue.consumers.pools import InlinePool
     from sqlqueue.consumers.registry import Consumer, build
     from sqlqueue.consumers.subscriber import Subscriber
-    from sqlqueue.log.topics import create
+    from sqlqueue.log.stored_topics import insert
 
-    create("default", TOPIC, PARTITIONS)
+    insert("default", TOPIC, PARTITIONS)
     consumers = [Consumer(topic=TOPIC, handler=lambda _: None, **build(TOPIC, {"group": name})) for name in GROUPS]
     subscriber = Subscriber(consumers, background_tasks=False, pool=InlinePool)
     now, numbers = subscriber.clock(), count()

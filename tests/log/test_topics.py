@@ -35,7 +35,7 @@ def test_a_transaction_with_an_older_snapshot_knows_what_is_declared_since(setti
         isolate("repeatable read")
         with transaction.atomic(), OpenTransaction() as other:
             assert Topic.objects.count() == 0  # the snapshot
-            other.do(lambda: topics.create("default", "new", 3))
+            other.do(lambda: stored_topics.insert("default", "new", 3))
             other.commit()
             publish("new", 1)
             with pytest.raises(ConfigurationError, match="not declared"):
@@ -57,10 +57,7 @@ def test_a_known_dead_letter_topic_costs_no_statement(django_assert_num_queries)
         topics.dead_letters("default", "t")
 
 
-@pytest.mark.parametrize("way", ["found", "placed"])
-def test_a_topic_that_is_dropped_while_it_is_looked_up_is_created_again(
-    way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_that_is_dropped_while_it_is_looked_up_is_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the INSERT, which finds its row, and the read of what is stored."""
     aside, dropped = stored_topics.aside, []
 
@@ -77,10 +74,6 @@ def test_a_topic_that_is_dropped_while_it_is_looked_up_is_created_again(
             yield then
 
     monkeypatch.setattr(stored_topics, "aside", dropping)
-    if way == "found":
-        assert stored_topics.insert("default", "t", 3).partitions == 3
-    else:
-        placement = stored_topics.Placement(3, 1, ("a",))
-        assert stored_topics.insert_placed("default", "t", placement).partitions == 3
+    assert stored_topics.insert("default", "t", 3).partitions == 3
     assert dropped
     assert Topic.objects.get().partitions == 3
