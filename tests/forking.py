@@ -230,6 +230,9 @@ def become(process: dict[str, Any], libraries: list[str]) -> None:
     os.environ.clear()
     os.environ.update(process["env"])
     time.tzset()
+    if os.environ.get("PYTHONUNBUFFERED"):
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(write_through=True)
     del sys.modules["tests"]
     first, *rest = process["arguments"]
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
