@@ -30,9 +30,7 @@ lease_released = Signal()  # subscriber, group, topic, partitions
 lease_lost = Signal()  # subscriber, group, topic, partition, why (a sentence)
 subscriber_started = Signal()  # subscriber, subscriptions
 subscriber_stopped = Signal()  # subscriber
-process_died = (
-    Signal()
-)  # child (its process id), subscriber, exit (-9: signal 9), lived, restart_in (seconds), database
+process_died = Signal()  # child (process id), subscriber, exit (-9: signal 9), lived, restart_in (seconds), database
 messages_collected = Signal()  # topic, count
 results_collected = Signal()  # count
 group_away = Signal()  # group, topic: no process serves it, and collection waits for it

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, TextIO
 
 ROOT = Path(__file__).resolve().parent.parent
 IMPORTED = (
@@ -231,8 +232,7 @@ def become(process: dict[str, Any], libraries: list[str]) -> None:
     os.environ.update(process["env"])
     time.tzset()
     if os.environ.get("PYTHONUNBUFFERED"):
-        for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(write_through=True)
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = _unbuffered(sys.stdout), _unbuffered(sys.stderr)
     del sys.modules["tests"]
     first, *rest = process["arguments"]
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
@@ -243,6 +243,12 @@ def become(process: dict[str, Any], libraries: list[str]) -> None:
     else:
         sys.argv = [first, *rest]
         runpy.run_path(first, run_name="__main__")
+
+
+def _unbuffered(stream: TextIO) -> TextIO:
+    """Return a text stream that writes at once, as a new interpreter has it where PYTHONUNBUFFERED is set."""
+    raw = io.FileIO(stream.fileno(), "w", closefd=False)
+    return io.TextIOWrapper(raw, stream.encoding, stream.errors, write_through=True)
 
 
 if __name__ == "__main__":

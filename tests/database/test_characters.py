@@ -7,6 +7,7 @@ import pytest
 from django.core.management import call_command
 from django.db import connection
 
+from sqlqueue.database.tables import labels
 from sqlqueue.models import Message, dead_letter_topic
 from tests.consumer_processes import GROUP, Consumers, effects
 from tests.progress import wait_until_settled
@@ -20,8 +21,9 @@ COLUMNS = """
 """
 
 
-def migrate(name: str = "") -> None:
-    call_command("migrate", "sqlqueue", *([name] if name else []), verbosity=0)
+def migrate() -> None:
+    for label in labels():
+        call_command("migrate", label, verbosity=0)
 
 
 def columns() -> dict[tuple[str, str], tuple[str, str]]:
@@ -47,12 +49,12 @@ def narrow(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[s
     with connection.cursor() as cursor:
         cursor.execute("SELECT @@character_set_database, @@collation_database")
         before = cursor.fetchone()
-    migrate("zero")
+    call_command("migrate", "sqlqueue", "zero", verbosity=0)  # and what depends on it
     alter_database(characters, collation)
     migrate()
     yield characters
     alter_database(*before)
-    migrate("zero")
+    call_command("migrate", "sqlqueue", "zero", verbosity=0)  # and what depends on it
     migrate()
 
 

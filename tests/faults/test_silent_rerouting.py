@@ -15,6 +15,7 @@ from django.db import connection, connections
 from sqlqueue import publish
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.database.tables import labels
 from sqlqueue.exceptions import LeaseLost
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import Offset
@@ -122,7 +123,8 @@ def proxy(pair: Pair) -> Iterator[ReroutingProxy]:
         settings.update(mine, USER=pair.primary.superuser, PASSWORD="")
         forget_topics()
         try:
-            call_command("migrate", "sqlqueue", verbosity=0)
+            for label in labels():
+                call_command("migrate", label, verbosity=0)
             yield proxy
         finally:
             connections.close_all()
