@@ -7,12 +7,12 @@ import pytest
 from tests.servers.private import PrivateServer
 from tests.soak.runs import SoakRun
 
-SECONDS, SEED = 30, 2026
+SECONDS, SEED = 40, 2026
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.database("mariadb", "mysql", "postgresql")
-def test_half_a_minute_under_fire_loses_nothing_and_breaks_no_promise(
+def test_a_minute_under_fire_loses_nothing_and_breaks_no_promise(
     database_name: str, database_server: PrivateServer, tmp_path: Path
 ) -> None:
     # Half of the usual bulk: beside everyday jobs the rest would only take its time to drain.
@@ -23,7 +23,7 @@ def test_half_a_minute_under_fire_loses_nothing_and_breaks_no_promise(
     assert status == 0, run.output
     report = run.report
     assert report["messages committed"] > 500
-    assert report["kill -9"] >= 2, "the nemesis has slept"
+    assert report["kill -9"] >= 4, "the nemesis has slept"
     assert report["server deaths"] >= 1
     assert report["alterations"], "no topic's partitions were changed"
     assert not any(report["violations"].values())
