@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Exists, OuterRef, Q
 
 from sqlqueue.core.bounds import MOST_ATTEMPTS, checked_rate, checked_whole
-from sqlqueue.core.keys import KEY_LENGTH, checked_text, partition_of
+from sqlqueue.core.keys import KEY_LENGTH, checked_text
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.exceptions import ConfigurationError, seconds
+from sqlqueue.log import layouts
 from sqlqueue.log.groups import registered
-from sqlqueue.models import DeliveryState, Message, Request, Topic
+from sqlqueue.models import DeliveryState, Message, Request
 from sqlqueue.models.delivery_state import DeliveryStateQuerySet
 from sqlqueue.models.request import DONE, RESCHEDULE, RUNNING
 from sqlqueue.operations.reschedule import reschedule_rows
@@ -42,15 +44,14 @@ class WaitingDeliveries:
     through: int | None = None
     key: str = ""
 
-    def partition(self, alias: str) -> int | None:
-        """Return the partition of the key; None without a key."""
+    def partitions(self, alias: str) -> list[int] | None:
+        """Return the partitions that the key has, or has had, messages in: one of each epoch; None without a key."""
         if not self.key:
             return None
-        partitions = Topic.objects.using(alias).values_list("partitions", flat=True).get(name=self.topic)
-        return partition_of(self.key, partitions)
+        return sorted({epoch.partition_of(self.key) for epoch in layouts.epochs(alias, self.topic)})
 
     def rows(self, alias: str) -> DeliveryStateQuerySet:
-        """Return the query of their delivery states. Index: the states' unique key, by topic and group (and partition,
+        """Return the query of their delivery states. Index: the states' unique key, by topic and group (and partitions,
         with a key); the keys: the log's primary key."""
         found = DeliveryState.objects.using(alias).unsettled().filter(topic=self.topic, consumer_group=self.group)
         found = found.filter(in_flight=NOT_IN_FLIGHT, invisible_until__gt=DatabaseNow(), message_offset__gt=self.above)
@@ -62,7 +63,7 @@ class WaitingDeliveries:
             found = found.filter(last_error__icontains=self.error)
         if self.key:
             of_key = Message.objects.using(alias).filter(offset=OuterRef("message_offset"), partition_key=self.key)
-            found = found.filter(Exists(of_key), partition=self.partition(alias))
+            found = found.filter(Exists(of_key), partition__in=self.partitions(alias))
         return found
 
     def count(self, alias: str) -> int:
@@ -133,7 +134,7 @@ def _some(alias: str, request: Request, most: int) -> tuple[list[int], bool]:
     """Return the ids of the next rows, and whether there are no more; advance the request behind them. Reads an
     exact range of the index for each partition and priority."""
     left = _left(request)
-    chosen, partition = left.rows(alias).order_by("message_offset"), left.partition(alias)
+    chosen, partitions = left.rows(alias).order_by("message_offset"), left.partitions(alias)
     found: list[int] = []
     for _ in range(PARTITIONS_OF_A_STEP):
         stream = {"partition": request.at_partition, "priority": request.at_priority}
@@ -143,7 +144,7 @@ def _some(alias: str, request: Request, most: int) -> tuple[list[int], bool]:
             request.at_offset = offset
         if len(found) == most:
             return found, False
-        following = _next_partition(alias, request, partition)
+        following = _next_partition(alias, request, partitions)
         if following is None:
             return found, True
         request.at_partition, request.at_priority = following
@@ -151,13 +152,13 @@ def _some(alias: str, request: Request, most: int) -> tuple[list[int], bool]:
     return found, False
 
 
-def _next_partition(alias: str, request: Request, partition: int | None) -> tuple[int, int] | None:
-    """Return the next (partition, priority) in which the group has delivery states; of one partition or (None) of
-    all."""
+def _next_partition(alias: str, request: Request, partitions: Collection[int] | None) -> tuple[int, int] | None:
+    """Return the next (partition, priority) in which the group has delivery states; of these partitions or (None)
+    of all."""
     mine = {"topic": request.topic, "consumer_group": request.consumer_group}
     rows = DeliveryState.objects.using(alias).filter(**mine)
-    if partition is not None:
-        rows = rows.filter(partition=partition)
+    if partitions is not None:
+        rows = rows.filter(partition__in=partitions)
     next_priority: dict[str, Any] = {"partition": request.at_partition, "priority__gt": request.at_priority}
     for some in (rows.filter(**next_priority), rows.filter(partition__gt=request.at_partition)):
         found = some.order_by("partition", "priority").values_list("partition", "priority").first()

@@ -17,6 +17,7 @@ from sqlqueue.operations import requests, reschedule_requests
 from sqlqueue.operations.requests import cancel, carry_out
 from sqlqueue.operations.reschedule_requests import FAILING, POSTPONED, WaitingDeliveries, request_rescheduling
 from tests.consuming import QUICK, Consuming
+from tests.epochs import alter
 from tests.factories import DeliveryStateFactory
 from tests.processes import wait_until
 from tests.transactions import OpenTransaction
@@ -101,6 +102,20 @@ def test_what_is_chosen_becomes_due_and_nothing_else(
     assert due() == list(expected)
     assert due("other") == []
     assert state(made) == (DONE, len(expected), len(expected))
+
+
+def test_of_a_key_its_messages_of_every_epoch(patient: Patient) -> None:
+    begun = alter("t", 3)
+    publish_many("t", [NewMessage(100, key="7")])
+    message = Message.objects.latest("offset")
+    later = timezone.now() + timedelta(hours=1)
+    where = {"consumer_group": "g", "topic": "t", "partition": begun.partition_of("7")}
+    Message.objects.filter(pk=message.pk).update(partition=where["partition"])
+    DeliveryStateFactory(**where, message_offset=message.offset, invisible_until=later)
+    made = request_rescheduling(ALIAS, WaitingDeliveries("t", "g", key="7"))
+    carry_out_all()
+    assert due() == [7, 100]
+    assert state(made) == (DONE, 2, 2)
 
 
 def test_of_a_key_all_its_messages_in_its_partition_only(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
