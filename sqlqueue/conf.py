@@ -127,10 +127,6 @@ class Settings:
         """Tell whether TOPICS names a topic."""
         return topic in self._read.topics
 
-    def named_topics(self) -> dict[str, TopicOptions]:
-        """Return the options of the topics that TOPICS names."""
-        return self._read.topics
-
     def schedules(self) -> dict[str, ScheduleDefinition]:
         """Return the periodic schedules of SCHEDULES by name."""
         return self._read.schedules

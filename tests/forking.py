@@ -181,7 +181,7 @@ def request(
 
 
 def serve(server: socket.socket) -> dict[str, Any] | None:
-    """Fork for each request, and answer with the process id and later the exit status, until nobody is left who asks.
+    """Fork for each request, and answer with the process id and the exit status, until the last requester has gone.
 
     It returns in each child what that shall be. A child whose requester goes away is killed with its process group.
     """

@@ -58,9 +58,14 @@ def _flat(text: str) -> str:
     return text.replace("\r", "").replace("\n", "")
 
 
-class WaitingForm(forms.Form):
-    """The values of a message that has not entered the log yet, but for when it is due."""
+class ScheduledForm(forms.Form):
+    """All values of a scheduled message."""
 
+    at = StoredMomentField(
+        label=gettext_lazy("Due"),
+        help_text=gettext_lazy("In this site's time zone; a time that is past: at once."),
+        widget=forms.DateTimeInput({"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
+    )
     topic = ExactText(gettext_lazy("Topic"), TOPIC_LENGTH, required=True)
     key = ExactText(gettext_lazy("Key"), KEY_LENGTH)
     id = ExactText(gettext_lazy("Id"), ID_LENGTH, help_text=gettext_lazy("Empty: a fresh one."))
@@ -77,19 +82,25 @@ class WaitingForm(forms.Form):
         widget=forms.Textarea({"rows": 3}),
     )
 
-    def __init__(self, message: Any, data: Mapping[str, Any] | None = None, **also: Any) -> None:
+    def __init__(self, message: ScheduledMessage, data: Mapping[str, Any] | None = None) -> None:
+        due = message.due_at.replace(microsecond=0)
+        at = localtime(due) if is_aware(due) else due
+        texts: Any = message  # with_texts() has added them
         initial = {
-            **also,
+            "at": at,
             "topic": message.topic,
             "key": message.partition_key,
             "id": message.message_id or "",
             "priority": message.priority,
             "group": message.target_group,
-            "payload_json": readable(message.payload_text),
-            "headers": readable(message.headers_text),
+            "payload_json": readable(texts.payload_text),
+            "headers": readable(texts.headers_text),
         }
         super().__init__(data, initial=initial)
-        if message.payload_text is None:
+        due_at = self.fields["at"]
+        assert isinstance(due_at, StoredMomentField)
+        due_at.stored = at
+        if texts.payload_text is None:
             del self.fields["payload_json"], self.fields["headers"]
 
     def clean_headers(self) -> dict[str, Any]:
@@ -104,22 +115,3 @@ class WaitingForm(forms.Form):
     def changes(self) -> dict[str, Any]:
         """The changed values, by the names of the parameters of `operations.edit_scheduled.edit`."""
         return {name: self.cleaned_data[name] for name in self.changed_data}
-
-
-class ScheduledForm(WaitingForm):
-    """All values of a scheduled message."""
-
-    at = StoredMomentField(
-        label=gettext_lazy("Due"),
-        help_text=gettext_lazy("In this site's time zone; a time that is past: at once."),
-        widget=forms.DateTimeInput({"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
-    )
-    field_order = ("at",)
-
-    def __init__(self, message: ScheduledMessage, data: Mapping[str, Any] | None = None) -> None:
-        due = message.due_at.replace(microsecond=0)
-        at = localtime(due) if is_aware(due) else due
-        super().__init__(message, data, at=at)
-        due_at = self.fields["at"]
-        assert isinstance(due_at, StoredMomentField)
-        due_at.stored = at

@@ -16,13 +16,17 @@ from sqlqueue.admin.cells import code, key_id, tag
 from sqlqueue.admin.keyset import KeysetChangeList, Page
 from sqlqueue.admin.previews import show_previews
 from sqlqueue.admin.readable import harmless
-from sqlqueue.admin.scheduled_pages import ScheduledPages, WaitingPages
+from sqlqueue.admin.scheduled_pages import ScheduledPages
 from sqlqueue.models import ScheduledMessage
 
 
-class WaitingList(WaitingPages):
-    """A list of messages that are not in the log yet: refused ones first, with the reason."""
+@admin.register(ScheduledMessage)
+class ScheduledMessageAdmin(ScheduledPages):
+    """The list of scheduled messages: refused ones first, with the reason, and then by the time at which they are
+    due."""
 
+    list_display = ("id", "topic", "state", "due_at", "preview", "key_and_id")
+    key = ("due_at", "id")
     list_filter = ("refused",)
     search_fields = ("=id",)
 
@@ -59,11 +63,3 @@ class WaitingList(WaitingPages):
         if message.refused:
             return format_html("{} {}", tag(_("refused")), Truncator(harmless(message.refusal or "")).chars(300))
         return str(_("waits"))
-
-
-@admin.register(ScheduledMessage)
-class ScheduledMessageAdmin(ScheduledPages, WaitingList):
-    """The list of scheduled messages by the time at which they are due."""
-
-    list_display = ("id", "topic", "state", "due_at", "preview", "key_and_id")
-    key = ("due_at", "id")

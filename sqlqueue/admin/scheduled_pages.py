@@ -1,9 +1,8 @@
-"""The page on which a message can be corrected that waits for its time, or for its way to another database, and the
-actions on such messages."""
+"""The page on which a scheduled message can be corrected, and the actions on scheduled messages."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin.models import CHANGE
@@ -27,17 +26,13 @@ from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.operations.edit_scheduled import edit
 from sqlqueue.stats.bodies import bodies
 
+GONE = gettext_lazy("Message %s is not scheduled any more: it has entered the log, or was taken back.")
 
-class WaitingPages(OffersActions, SectionedAdmin):
-    """A list of messages that are not in the log yet, with actions, whose rows have pages of their own."""
 
-    form_class: ClassVar[type[Any]]
-    title: ClassVar[Any]  # of a row's page, with a placeholder for its number
-    gone: ClassVar[Any]  # what is said of one that does not wait any more, likewise
+class ScheduledPages(OffersActions, SectionedAdmin):
+    """A list of scheduled messages, with actions, whose rows have pages of their own."""
 
-    def edit_row(self, number: int, changes: dict[str, Any]) -> None:
-        """Change a row. Raises SqlqueueError."""
-        raise NotImplementedError
+    action_classes = SCHEDULED_ACTIONS
 
     def get_urls(self) -> list[URLPattern]:
         """Add the pages of actions and of bytes."""
@@ -77,12 +72,12 @@ class WaitingPages(OffersActions, SectionedAdmin):
         key = unquote(object_id)
         message = with_texts(settings.DATABASE, int(key)) if NUMBER.fullmatch(key) else None
         if message is None:
-            messages.warning(request, self.gone % key)
+            messages.warning(request, GONE % key)
             return HttpResponseRedirect(self._url("changelist"))
-        form = self.form_class(message, request.POST if request.method == "POST" else None)
+        form = ScheduledForm(message, request.POST if request.method == "POST" else None)
         if request.method == "POST" and form.is_valid():
             try:
-                self.edit_row(message.pk, form.changes)
+                edit(settings.DATABASE, message.pk, **form.changes)
             except SqlqueueError as error:
                 form.add_error(None, str(error))
             else:
@@ -105,20 +100,7 @@ class WaitingPages(OffersActions, SectionedAdmin):
             "most": MOST_EDITED,
             "actions": self.permitted_actions(request),
         }
-        return show(self, request, "scheduled", self.title % message.pk, context)
+        return show(self, request, "scheduled", _("Scheduled message %d") % message.pk, context)
 
     def _url(self, page: str, *args: Any) -> str:
         return reverse(f"{self.admin_site.name}:sqlqueue_{self.opts.model_name}_{page}", args=args)
-
-
-class ScheduledPages(WaitingPages):
-    """The same of scheduled messages."""
-
-    action_classes = SCHEDULED_ACTIONS
-    form_class = ScheduledForm
-    title = gettext_lazy("Scheduled message %d")
-    gone = gettext_lazy("Message %s is not scheduled any more: it has entered the log, or was taken back.")
-
-    def edit_row(self, number: int, changes: dict[str, Any]) -> None:
-        """Change a scheduled message."""
-        edit(settings.DATABASE, number, **changes)

@@ -19,7 +19,6 @@ from sqlqueue.stats.survey import Survey, database_time, survey
 
 CLOCK_READS = 3  # the one with the shortest round trip counts
 MOST_REFUSALS = 5
-REFUSAL = ("topic", "refusal")
 
 
 @dataclass(frozen=True, slots=True)

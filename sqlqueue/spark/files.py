@@ -20,7 +20,6 @@ from sqlqueue.spark.floats import why_no_float
 from sqlqueue.spark.ids import TEXT, TEXTS, quoted
 from sqlqueue.spark.session import refuse_other_zone
 
-FORMATS = ("csv", "json", "orc", "parquet")
 DEFAULTS: dict[str, dict[str, str]] = {"csv": {"header": "true", "inferSchema": "true", "enforceSchema": "false"}}
 FILE, BLOCK, ROW = POSITION = ("_sqlqueue_file", "_sqlqueue_block", "_sqlqueue_row")
 NUMBERED = "sqlqueue.numbered"  # in the metadata of ROW: it is the number of the row in its file, from 0

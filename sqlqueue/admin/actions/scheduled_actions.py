@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, DELETION
+from django.http import HttpRequest
+from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy
 
-from sqlqueue.admin.actions.waiting_actions import WaitingAction
+from sqlqueue.admin.actions.base import MOST_LISTED, Action, log_action
+from sqlqueue.conf import settings
 from sqlqueue.models import ScheduledMessage
 from sqlqueue.operations.edit_scheduled import run_now, withdraw
+from sqlqueue.operations.reschedule import Changed
 
 
-class ScheduledAction(WaitingAction):
-    """An action on messages that have not entered the log."""
+class ScheduledAction(Action):
+    """An action on scheduled messages: it calls the operation with the alias and their numbers."""
 
     view_permission = "view_scheduledmessage"
-    model = ScheduledMessage
-    order = ("due_at", "id")
+    operation: ClassVar[staticmethod[[str, Iterable[int]], Changed]]
+    sentence: ClassVar[Promise]  # what was done, with placeholders for the rows `done` and `left`
+    flag: ClassVar[int]  # of the log entry
+
+    def __init__(self, numbers: Iterable[int], success_url: str) -> None:
+        rows = ScheduledMessage.objects.using(settings.DATABASE).filter(pk__in=list(numbers))
+        self.messages = list(rows.defer("payload", "headers", "body").order_by("due_at", "id"))
+        self.count, self.listed, self.success_url = len(self.messages), self.messages[:MOST_LISTED], success_url
+
+    def hidden(self) -> Iterable[tuple[str, object]]:
+        """Return what chooses the same messages again."""
+        return [(ACTION_CHECKBOX_NAME, message.pk) for message in self.messages]
+
+    def carry_out(self, request: HttpRequest, wanted: dict[str, Any]) -> str:
+        """Call the operation."""
+        done = self.operation(settings.DATABASE, [message.pk for message in self.messages])
+        sentence = str(self.sentence) % {"done": done.changed, "left": done.left}
+        log_action(request, self.messages, self.flag, sentence)
+        return sentence
 
 
 class RunNow(ScheduledAction):
