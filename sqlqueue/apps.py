@@ -45,6 +45,7 @@ def prepare(using: str, **kwargs: Any) -> None:
     above all known offsets. Runs after every `migrate` and `flush`."""
     from django.db import connections, router
 
+    from sqlqueue.database.log import Log
     from sqlqueue.database.sequence import catch_up
     from sqlqueue.database.tables import pending_migrations
     from sqlqueue.log.topics import forget_topics
@@ -55,6 +56,6 @@ def prepare(using: str, **kwargs: Any) -> None:
 
     here = router.allow_migrate_model(using, PublishGate)
     present = here and PublishGate._meta.db_table in connections[using].introspection.table_names()
-    if present and not pending_migrations(using, "sqlqueue"):  # else the next migrate does it
-        fill(using)
-        catch_up(using)
+    if present and not pending_migrations(Log.of(using), "sqlqueue"):  # else the next migrate does it
+        fill(Log.of(using))
+        catch_up(Log.of(using))

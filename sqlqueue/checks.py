@@ -19,6 +19,7 @@ from sqlqueue.consumers.periodic import declared
 from sqlqueue.consumers.registry import registry
 from sqlqueue.database import alias_checks, sequence
 from sqlqueue.database.limits import OWN_CONNECTIONS
+from sqlqueue.database.log import Log, all_logs, current_log, home_log, reading_log
 from sqlqueue.database.replication_checks import ServerProblem
 from sqlqueue.database.server_checks import findings, same_kind
 from sqlqueue.database.session_guard import change_of
@@ -116,20 +117,22 @@ def check_aliases(**kwargs: Any) -> list[CheckMessage]:
     if settings.problems():
         return []
     found: list[CheckMessage] = []
-    alias = settings.home
+    log = home_log()
     elsewhere: dict[str, str] = {}
     for model in apps.get_models():
         written_to = router.db_for_write(model)
         if is_beside_the_log(model._meta.app_label):
-            if written_to != alias:
-                text = f"{model.__name__} is routed to {written_to!r}, but SQLQUEUE['DATABASE'] is {alias!r}"
+            if written_to != log.alias:
+                text = f"{model.__name__} is routed to {written_to!r}, but SQLQUEUE['DATABASE'] is {log.alias!r}"
                 hint = "Add 'sqlqueue.database.router.Router' to DATABASE_ROUTERS, before the others."
                 found.append(Error(text, hint=hint, id="sqlqueue.E022"))
                 break
         elif model._meta.managed and not model._meta.proxy and written_to not in settings.aliases:
             elsewhere.setdefault(written_to, model._meta.label)
-    for alias in [alias for alias in settings.aliases if not connections.settings[alias]["AUTOCOMMIT"]]:
-        text = f"DATABASES[{alias!r}]['AUTOCOMMIT'] is False: what a consumer locks and writes would wait for a commit"
+    for log in [log for log in all_logs() if not connections.settings[log.alias]["AUTOCOMMIT"]]:
+        text = (
+            f"DATABASES[{log.alias!r}]['AUTOCOMMIT'] is False: what a consumer locks and writes would wait for a commit"
+        )
         hint = "Leave AUTOCOMMIT out, and use transaction.atomic() where statements belong together."
         found.append(Error(text, hint=hint, id="sqlqueue.E023"))
     engines = {alias: connections.settings[alias]["ENGINE"] for alias in settings.aliases}
@@ -144,7 +147,7 @@ def check_aliases(**kwargs: Any) -> list[CheckMessage]:
         hint = "Add 'sqlqueue.database.router.Router' to DATABASE_ROUTERS, before the others."
         found.append(Error(text, hint=hint, id="sqlqueue.E022"))
     for other, label in elsewhere.items():
-        text = f"models such as {label} are written to {other!r}, but the queue lives on {alias!r}"
+        text = f"models such as {label} are written to {other!r}, but the queue lives on {log.alias!r}"
         hint = "A publish in a transaction on another alias is not part of it; use publish_on_commit there."
         found.append(Caution(text, hint=hint, id="sqlqueue.W020"))
     if not django_settings.USE_TZ:
@@ -157,40 +160,44 @@ def check_aliases(**kwargs: Any) -> list[CheckMessage]:
 def check_replica(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """E032: READ_ALIAS is no replica of DATABASE: another kind of database, or, with `check --database` of it, one
     without the queue's tables; E047: likewise, its sessions change values."""
-    if settings.problems() or not settings.is_replica(settings.reading_alias):
+    if settings.problems() or not settings.is_replica(reading_log().alias):
         return []
-    alias = settings.reading_alias
-    if not same_kind(alias, settings.DATABASE):
-        text = f"READ_ALIAS {alias!r} is another kind of database than DATABASE {settings.DATABASE!r}: no replica of it"
+    log = reading_log()
+    if not same_kind(log, current_log()):
+        primary = current_log().alias
+        text = f"READ_ALIAS {log.alias!r} is another kind of database than DATABASE {primary!r}: no replica of it"
         return [Error(text, hint="Name the alias of a replica, or leave READ_ALIAS out.", id="sqlqueue.E032")]
-    if alias not in (databases or ()):
+    if log.alias not in (databases or ()):
         return []
     try:
-        if changed := change_of(alias):
-            return [_message(alias_checks.of_change(alias, changed))]
-        lacks = pending_migrations(alias)
+        if changed := change_of(log):
+            return [_message(alias_checks.of_change(log.alias, changed))]
+        lacks = pending_migrations(log)
     except DatabaseError as error:
-        return [Error(f"the replica {alias!r} (READ_ALIAS) does not answer: {error}", id="sqlqueue.E032")]
-    return [Error(missing_tables(alias), id="sqlqueue.E032")] if lacks else []
+        return [Error(f"the replica {log.alias!r} (READ_ALIAS) does not answer: {error}", id="sqlqueue.E032")]
+    return [Error(missing_tables(log), id="sqlqueue.E032")] if lacks else []
 
 
 def replica_sessions(timeout: float) -> list[CheckMessage]:
     """Return E047 if the sessions of READ_ALIAS, a replica, change values; a warning if it has not answered within so
     many seconds: a start goes on without it."""
-    alias = settings.reading_alias
-    if not settings.is_replica(alias):
+    log = reading_log()
+    if not settings.is_replica(log.alias):
         return []
-    text, hint = f"the replica {alias!r} (READ_ALIAS) does not answer", f"`check --database {alias}` asks it again."
+    text, hint = (
+        f"the replica {log.alias!r} (READ_ALIAS) does not answer",
+        f"`check --database {log.alias}` asks it again.",
+    )
     found: list[CheckMessage] = [Caution(text, hint=hint, id="sqlqueue.E032")]
 
     def ask() -> None:
         try:
-            changed = change_of(alias)
-            found[:] = [_message(alias_checks.of_change(alias, changed))] if changed else []
+            changed = change_of(log)
+            found[:] = [_message(alias_checks.of_change(log.alias, changed))] if changed else []
         except Exception as error:  # Django's own, too, which reads the server's version
             found[:] = [Caution(f"{text}: {error}", hint=hint, id="sqlqueue.E032")]
         finally:
-            connections[alias].close()
+            log.connection.close()
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
@@ -228,33 +235,33 @@ def check_server(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
     """E002 to E005, E043, W006, W007, W009, W014 to W019: a server that cannot keep the queue's guarantees; E047: a
     session that changes values; E050: one that refuses whole updates, or cuts results; W044: options of a session where
     a pooler shares sessions; W051: several schemas with the queue's tables. Runs with `check --database`."""
-    return [message for alias in _asked(databases) for message in _of_server(alias)]
+    return [message for log in _asked(databases) for message in _of_server(log)]
 
 
-def examined(databases: Sequence[str] | None) -> list[str]:
-    """Return those of the given aliases that the queue's tables are on, and over which these can be read as they are:
+def examined(databases: Sequence[str] | None) -> list[Log]:
+    """Return the logs on the given aliases over which these can be read as they are:
     E047 names the others."""
-    return [alias for alias in _asked(databases) if not _changes(alias)]
+    return [log for log in _asked(databases) if not _changes(log)]
 
 
-def _asked(databases: Sequence[str] | None) -> list[str]:
+def _asked(databases: Sequence[str] | None) -> list[Log]:
     if not databases or settings.problems():
         return []
-    return [alias for alias in settings.aliases if alias in databases]
+    return [log for log in all_logs() if log.alias in databases]
 
 
-def _changes(alias: str) -> bool:
+def _changes(log: Log) -> bool:
     try:
-        return change_of(alias) is not None
+        return change_of(log) is not None
     except DatabaseError:  # E008 says so
         return False
 
 
-def _of_server(alias: str) -> list[CheckMessage]:
+def _of_server(log: Log) -> list[CheckMessage]:
     try:
-        return [_message(problem) for problem in findings(alias)]
+        return [_message(problem) for problem in findings(log)]
     except DatabaseError as error:
-        which = f" {alias!r}" if settings.several else ""
+        which = f" {log.alias!r}" if settings.several else ""
         return [Error(f"the queue's database{which} does not answer: {error}", id="sqlqueue.E008")]
 
 
@@ -266,14 +273,14 @@ def _message(problem: ServerProblem) -> CheckMessage:
 @register(TAG, Tags.database)
 def check_tables(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """E052: the tables are those of a development version. Runs with `check --database`."""
-    return [message for alias in examined(databases) for message in _of_tables(alias)]
+    return [message for log in examined(databases) for message in _of_tables(log)]
 
 
-def _of_tables(alias: str) -> list[CheckMessage]:
+def _of_tables(log: Log) -> list[CheckMessage]:
     try:
-        if OF_DEVELOPMENT not in recorded_migrations(alias)["sqlqueue"]:
+        if OF_DEVELOPMENT not in recorded_migrations(log)["sqlqueue"]:
             return []
-        return [Error(REFUSED.format(alias=alias), hint=remedy(alias), id="sqlqueue.E052")]
+        return [Error(REFUSED.format(alias=log.alias), hint=remedy(log), id="sqlqueue.E052")]
     except DatabaseError:  # E008 says so
         return []
 
@@ -281,12 +288,12 @@ def _of_tables(alias: str) -> list[CheckMessage]:
 @register(TAG, Tags.database)
 def check_offsets(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """E024: the log's sequence is below offsets that are known. Runs with `check --database`."""
-    return [message for alias in examined(databases) for message in _of_sequence(alias)]
+    return [message for log in examined(databases) for message in _of_sequence(log)]
 
 
-def _of_sequence(alias: str) -> list[CheckMessage]:
+def _of_sequence(log: Log) -> list[CheckMessage]:
     try:
-        mark = sequence.look(alias)
+        mark = sequence.look(log)
     except (DatabaseError, ConfigurationError):  # likewise; or this user may not read it
         return []
     if not mark.fell_back:
@@ -295,7 +302,7 @@ def _of_sequence(alias: str) -> list[CheckMessage]:
         f"the log's sequence stands at offset {mark.last_issued}, and {mark.column} is at {mark.known}: it fell back "
         "(a restore, a failover, TRUNCATE), and what is published next would not be delivered"
     )
-    where = f" --database {alias}" if settings.several else ""
+    where = f" --database {log.alias}" if settings.several else ""
     hint = (
         f"Stop the consumers and run `python manage.py queuerecover{where}`, which raises it and lets nothing count "
         f"that processes knew of the former log (`migrate sqlqueue{where}` only raises it). Then replay what was "

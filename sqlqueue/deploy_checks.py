@@ -18,6 +18,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 from sqlqueue.checks import TAG
 from sqlqueue.conf import settings
+from sqlqueue.database.log import current_log
 from sqlqueue.models import SubscriberHeartbeat
 
 EXPORTER = ("django_prometheus.exports", "ExportToDjangoView")
@@ -75,7 +76,7 @@ def check_heartbeats(databases: Sequence[str] | None = None, **kwargs: Any) -> l
     if not databases or settings.problems() or settings.DATABASE not in databases:
         return []
     try:
-        beats = SubscriberHeartbeat.objects.using(settings.DATABASE).alive().exclude(address="")
+        beats = SubscriberHeartbeat.objects.using(current_log().alias).alive().exclude(address="")
         addresses = set(beats.values_list("host", "address"))
     except DatabaseError:  # E008, or the tables are not there yet
         return []

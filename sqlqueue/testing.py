@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import connections
-
 from sqlqueue.conf import settings
 from sqlqueue.consumers.database_consumers import of_database
 from sqlqueue.consumers.inline_executor import Failures
@@ -20,6 +18,7 @@ from sqlqueue.consumers.registry import Consumer, registry
 from sqlqueue.consumers.subscriber import Subscriber, refuse_transaction
 from sqlqueue.core.periodic import tick_id
 from sqlqueue.database import clock
+from sqlqueue.database.log import Log, all_logs, current_log, home_log
 from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError, seconds
 from sqlqueue.log.batch_ends import sweep
 from sqlqueue.log.calls import carried_out
@@ -63,10 +62,10 @@ def drain(
         if (until, ahead) != (None, None):
             raise ConfigurationError("time cannot be let pass on several databases: leave out until and ahead")
         return _drain_databases(consumers, timeout, Failures(raise_errors))
-    alias = settings.DATABASE
-    end = _end(alias, until, ahead)
+    log = current_log()
+    end = _end(log, until, ahead)
     deadline, failures = time.monotonic() + timeout, Failures(raise_errors)
-    with _time_passing(alias, consumers) as passing:
+    with _time_passing(log, consumers) as passing:
         settled = _run_due(consumers, deadline, timeout, failures)
         while end is not None and passing.to_next([(each.group, each.topic) for each in consumers], end):
             settled += _run_due(consumers, deadline, timeout, failures)
@@ -78,8 +77,8 @@ def _drain_databases(consumers: Sequence[Consumer], timeout: float, failures: Fa
     deadline, settled = time.monotonic() + timeout, 0
     while True:
         before = settled
-        for alias in settings.aliases:
-            with settings.at(alias):
+        for log in all_logs():
+            with settings.at(log.alias):
                 settled += _run_due(of_database(consumers) or [], deadline, timeout, failures)
         if settled == before:
             return settled
@@ -93,42 +92,42 @@ def answering() -> Iterator[None]:
         yield
 
 
-def _end(alias: str, until: datetime | None, ahead: timedelta | float | None) -> datetime | None:
+def _end(log: Log, until: datetime | None, ahead: timedelta | float | None) -> datetime | None:
     if until is not None and ahead is not None:
         raise ConfigurationError("give until or ahead, not both")
     if ahead is not None:
-        return clock.now(alias) + timedelta(seconds=seconds(ahead, "ahead"))
+        return clock.now(log) + timedelta(seconds=seconds(ahead, "ahead"))
     if until is None:
         return None
     if not isinstance(until, datetime) or until.utcoffset() is None:
         raise ConfigurationError(f"until must be an aware datetime (with a time zone), not {until!r}")
-    if until > clock.now(alias) + timedelta(seconds=LONGEST_DELAY):
+    if until > clock.now(log) + timedelta(seconds=LONGEST_DELAY):
         raise ConfigurationError(f"until must lie within ten years from now, not {until!r}")
     return until
 
 
-def _sweep_batches(alias: str) -> None:
+def _sweep_batches(log: Log) -> None:
     """End batches that are checked after the commit of the transaction that has sealed them, as in production: in a
     TestCase that never comes."""
-    beyond = sweep(alias)
+    beyond = sweep(log)
     while beyond:
-        beyond = sweep(alias, beyond)
+        beyond = sweep(log, beyond)
 
 
 def _run_due(consumers: Sequence[Consumer], deadline: float, timeout: float, failures: Failures) -> int:
     """Run what is due, with those of the consumers whose groups have anything to do: to host a group takes statements
     for each of its partitions. What these publish for the others is found afterwards."""
-    alias = settings.DATABASE
-    refuse_transaction(alias)
+    log = current_log()
+    refuse_transaction(log)
     settled = 0
     hosted: list[Consumer] = []
     while True:
         moved = False
-        while move_due(alias):
+        while move_due(log):
             moved = True
         if not hosted:
-            _sweep_batches(alias)
-        busy = with_work(alias, [(one.group, one.topic) for one in consumers if one.start == EARLIEST])
+            _sweep_batches(log)
+        busy = with_work(log, [(one.group, one.topic) for one in consumers if one.start == EARLIEST])
         others = [one for one in consumers if one not in hosted]
         more = [one for one in others if one.start != EARLIEST or (one.group, one.topic) in busy]
         if not more and not (moved and hosted):  # what has fallen due since may be of those that were hosted
@@ -145,7 +144,7 @@ def _run_hosted(consumers: Sequence[Consumer], deadline: float, timeout: float, 
     swept = False
     try:
         while failures.ends is None:
-            while move_due(subscriber.alias):
+            while move_due(subscriber.log):
                 pass
             subscriber.renew_leases()
             subscriber.run_once()
@@ -153,7 +152,7 @@ def _run_hosted(consumers: Sequence[Consumer], deadline: float, timeout: float, 
                 if swept:
                     break
                 swept = True
-                _sweep_batches(settings.home)
+                _sweep_batches(home_log())
             if time.monotonic() > deadline:
                 raise TimeoutError(
                     f"deliveries were still due after {timeout:g} s: does a handler retry at once for ever?"
@@ -172,23 +171,23 @@ def _run_hosted(consumers: Sequence[Consumer], deadline: float, timeout: float, 
 class _SimulatedTime:
     """Lets time pass by moving all due times nearer, and publishes the ticks of periodic schedules on the way."""
 
-    def __init__(self, alias: str, consumers: Sequence[Consumer]):
-        self._alias, self.passed = alias, timedelta()
-        self._reached = clock.now(alias)  # what is due by then has run, or waits behind another message
-        self._ticks = _Ticks(alias, consumers, self._reached)
+    def __init__(self, log: Log, consumers: Sequence[Consumer]):
+        self._log, self.passed = log, timedelta()
+        self._reached = clock.now(log)  # what is due by then has run, or waits behind another message
+        self._ticks = _Ticks(log, consumers, self._reached)
 
     def to_next(self, group_topics: Sequence[tuple[str, str]], end: datetime) -> bool:
         """Advance to the next due time of these (group, topic); return False if that is after the end."""
-        due = next_due(self._alias, group_topics, self._reached)
+        due = next_due(self._log, group_topics, self._reached)
         dues = [] if due is None else [due + self.passed]
         at = min([*dues, *self._ticks.next()], default=None)
         if at is None or at > end:
             return False
-        step = max(at - self.passed - clock.now(self._alias), timedelta())
+        step = max(at - self.passed - clock.now(self._log), timedelta())
         if step:
-            move(self._alias, -step)
+            move(self._log, -step)
         self.passed += step
-        self._reached = clock.now(self._alias)
+        self._reached = clock.now(self._log)
         self._ticks.publish(at)
         return True
 
@@ -196,9 +195,9 @@ class _SimulatedTime:
 class _Ticks:
     """The ticks of periodic schedules, for the handlers of some consumers, after a time."""
 
-    def __init__(self, alias: str, consumers: Sequence[Consumer], after: datetime):
+    def __init__(self, log: Log, consumers: Sequence[Consumer], after: datetime):
         drained = {(each.topic, group) for each in consumers for group in (each.group, "")}
-        paused = PeriodicSchedule.objects.using(alias).filter(paused=True).values_list("name", flat=True)
+        paused = PeriodicSchedule.objects.using(log.alias).filter(paused=True).values_list("name", flat=True)
         wanted = [one for one in declared().values() if (one.topic, one.group) in drained]
         names = set(paused) if wanted else set()
         self._schedules = [one for one in wanted if one.name not in names]
@@ -217,14 +216,14 @@ class _Ticks:
 
 
 @contextmanager
-def _time_passing(alias: str, consumers: Sequence[Consumer]) -> Iterator[_SimulatedTime]:
+def _time_passing(log: Log, consumers: Sequence[Consumer]) -> Iterator[_SimulatedTime]:
     """Let time pass inside; at the end, restore the times of what is still not due."""
-    passing = _SimulatedTime(alias, consumers)
+    passing = _SimulatedTime(log, consumers)
     try:
         yield passing
     finally:
-        if passing.passed and not connections[alias].needs_rollback:
-            move(alias, passing.passed)
+        if passing.passed and not log.connection.needs_rollback:
+            move(log, passing.passed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,14 +261,14 @@ def published(topic: str = "") -> list[PublishedMessage]:
     by due time; with several databases those of one after another."""
     refuse_in_async("published", "await sync_to_async(published)()")
     named = {"topic": topic} if topic else {}
-    return [one for alias in settings.aliases for one in _published_on(alias, named)]
+    return [one for log in all_logs() for one in _published_on(log, named)]
 
 
-def _published_on(alias: str, named: dict[str, str]) -> list[PublishedMessage]:
-    log = Message.objects.using(alias).filter(**named).order_by("offset")
-    later = ScheduledMessage.objects.using(alias).filter(**named).order_by("due_at", "id")
+def _published_on(log: Log, named: dict[str, str]) -> list[PublishedMessage]:
+    published = Message.objects.using(log.alias).filter(**named).order_by("offset")
+    later = ScheduledMessage.objects.using(log.alias).filter(**named).order_by("due_at", "id")
     return [
-        *(_published(message, offset=message.offset, due_at=None, refusal="") for message in log),
+        *(_published(message, offset=message.offset, due_at=None, refusal="") for message in published),
         *(_published(message, offset=None, due_at=message.due_at, refusal=message.refusal or "") for message in later),
     ]
 

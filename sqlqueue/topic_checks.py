@@ -14,6 +14,7 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.registry import registry
 from sqlqueue.core.databases import SEPARATOR, as_stored
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import topic_options
 from sqlqueue.log.stored_topics import require_declared
@@ -31,20 +32,20 @@ def check_topics(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
     if not aliases:
         return []
     try:
-        found = [message for alias in aliases[:1] for message in (*_fixed_options(alias), *_undeclared(alias))]
-        return found + [message for alias in aliases for message in _of_databases(alias)]
+        found = [message for log in aliases[:1] for message in (*_fixed_options(log), *_undeclared(log))]
+        return found + [message for log in aliases for message in _of_databases(log)]
     except DatabaseError:  # E008 says so, or the tables are not there yet
         return []
 
 
-def _of_databases(alias: str) -> list[CheckMessage]:
+def _of_databases(log: Log) -> list[CheckMessage]:
     """E029: a topic was first used on other databases than the settings say."""
     found: list[CheckMessage] = []
-    rows = Topic.objects.using(alias).exclude(name__endswith=DEAD_LETTER_SUFFIX).order_by("name")
+    rows = Topic.objects.using(log.alias).exclude(name__endswith=DEAD_LETTER_SUFFIX).order_by("name")
     for name, databases in rows.values_list("name", "databases"):
         wanted = settings.databases_of(name)
-        if alias in wanted and databases != as_stored(wanted):
-            was = databases.replace(SEPARATOR, ", ") or alias
+        if log.alias in wanted and databases != as_stored(wanted):
+            was = databases.replace(SEPARATOR, ", ") or log.alias
             said = ", ".join(wanted)
             text = f"topic {name!r} was first used on {was}, and the settings say {said}: publishing is refused"
             hint = f"Name the former ones in SQLQUEUE['TOPICS'][{name!r}]['databases']: the topic's keys would move."
@@ -52,8 +53,8 @@ def _of_databases(alias: str) -> list[CheckMessage]:
     return found
 
 
-def _fixed_options(alias: str) -> Iterator[CheckMessage]:
-    found = topic_options.all_differences(alias, topic_options.FIXED)
+def _fixed_options(log: Log) -> Iterator[CheckMessage]:
+    found = topic_options.all_differences(log, topic_options.FIXED)
     differences = [one for one in found if not one.topic.endswith(DEAD_LETTER_SUFFIX)]
     unnamed = [one for one in differences if not settings.names(one.topic) and one.option == "partitions"]
     for one in differences:
@@ -77,20 +78,20 @@ def _fixed_options(alias: str) -> Iterator[CheckMessage]:
         yield Caution(text, hint=hint, id="sqlqueue.W030")
 
 
-def _undeclared(alias: str) -> Iterator[CheckMessage]:
+def _undeclared(log: Log) -> Iterator[CheckMessage]:
     try:
         registry.discover()
     except Exception:  # E010 says so
         return
     for consumer in registry.consumers.values():
         try:
-            require_declared(alias, consumer.topic)
+            require_declared(log, consumer.topic)
         except ConfigurationError as error:
             hint = "Until the topic is declared the consumer has nothing to read; it begins once it is."
             yield Caution(f"{consumer.name} consumes nothing: {error}", hint=hint, id="sqlqueue.W031")
     for schedule in settings.schedules().values():
         try:
-            require_declared(alias, schedule.topic)
+            require_declared(log, schedule.topic)
         except ConfigurationError as error:
             hint = "Until the topic is declared its ticks are refused; what falls due meanwhile counts as missed."
             yield Caution(f"schedule {schedule.name!r} publishes nothing: {error}", hint=hint, id="sqlqueue.W031")

@@ -26,5 +26,5 @@ class Blind(ServerIdentity):
 
 def make_blind(subscriber: Subscriber) -> None:
     """Let a process that has not started compare no server."""
-    subscriber.ownership.server = Blind(subscriber.alias)
+    subscriber.ownership.server = Blind(subscriber.log)
     subscriber.reader.forget(subscriber.ownership.server)

@@ -8,7 +8,7 @@ from sqlqueue import consumer
 from sqlqueue.conf import settings
 from sqlqueue.consumers.registry import Consumer, registry
 from sqlqueue.consumers.subscriber import Subscriber
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.models import DeliveryState, Offset
 
 # What makes a test quick, and changes no promise.
@@ -144,6 +144,6 @@ def states(topic: str, group: str = "default") -> list[tuple[int, int, bool]]:
 
 def seconds_until_due(offset: int, group: str = "default") -> float:
     """Return how long a message is still invisible to a group, by the database's clock; negative if it is due."""
-    remaining = dialect(settings.DATABASE).remaining("invisible_until")
+    remaining = Log.of(settings.DATABASE).dialect.remaining("invisible_until")
     text = f"SELECT {remaining} FROM sqlqueue_delivery_state WHERE message_offset = %s AND consumer_group = %s"
-    return float(execute(settings.DATABASE, text, (offset, group)).fetchone()[0])
+    return float(Log.of(settings.DATABASE).execute(text, (offset, group)).fetchone()[0])

@@ -11,6 +11,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import TransactionTestCase
 
+from sqlqueue.database.log import Log
 from sqlqueue.database.turning import put_in_force
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import Layout, PublishGate
@@ -34,9 +35,9 @@ def empty(alias: str) -> None:
     if altered:  # back to the first generation
         PublishGate.objects.using(alias).filter(slot__gte=0).delete()
         if connection.vendor == "postgresql":
-            put_in_force(alias, 0)
+            put_in_force(Log.of(alias), 0)
     if GATE in tables:
-        fill(alias)
+        fill(Log.of(alias))
 
 
 def filled(connection: BaseDatabaseWrapper, tables: list[str]) -> list[str]:

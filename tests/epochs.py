@@ -8,18 +8,19 @@ from django.db.models import Max
 from sqlqueue import publish
 from sqlqueue.conf import settings
 from sqlqueue.core.epochs import Epoch
+from sqlqueue.database.log import Log
 from sqlqueue.log import layouts
 from sqlqueue.models import EpochEnd, Layout, Message, PartitionLease
 from sqlqueue.models.partition_lease import WAITS
 
 
 def epochs(topic: str) -> tuple[Epoch, ...]:
-    return layouts.epochs(settings.DATABASE, topic)
+    return layouts.epochs(Log.of(settings.DATABASE), topic)
 
 
 def begin(topic: str, partitions: int) -> Epoch:
     """Let a further epoch begin, whose predecessor has not ended yet."""
-    last = layouts.epochs(settings.DATABASE, topic, retired=True)[-1]
+    last = layouts.epochs(Log.of(settings.DATABASE), topic, retired=True)[-1]
     number, base = last.number + 1, last.base + last.partitions
     Layout.objects.create(
         topic=topic, generation=number, epoch=number, phase=Layout.STEADY, partitions=partitions, base=base

@@ -3,6 +3,7 @@
 from sqlqueue import publish
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import partition_of
+from sqlqueue.database.log import Log
 from sqlqueue.log.status import unread_streams
 from sqlqueue.models import (
     BlockedRange,
@@ -22,7 +23,7 @@ def settled(topic: str, group: str) -> bool:
     if not ConsumerGroup.objects.filter(topic=topic, consumer_group=group).exists():
         return False
     # In the order in which a message passes through the tables, so that none is missed between two looks.
-    if ScheduledMessage.objects.filter(topic=topic).exists() or unread_streams(settings.DATABASE, group, topic):
+    if ScheduledMessage.objects.filter(topic=topic).exists() or unread_streams(Log.of(settings.DATABASE), group, topic):
         return False
     if BlockedRange.objects.filter(topic=topic, consumer_group=group).exists():
         return False
@@ -40,7 +41,7 @@ def progress_of(topic: str, group: str) -> str:
     offsets = Offset.objects.filter(topic=topic, consumer_group=group)
     rows = list(states.values_list("partition", "message_offset", "acked", "in_flight", "retry_count")[:20])
     positions = list(offsets.values_list("partition", "position", "offset_acked", "claimed_to", "fencing_token"))
-    unread = [address.partition for address in unread_streams(settings.DATABASE, group, topic)]
+    unread = [address.partition for address in unread_streams(Log.of(settings.DATABASE), group, topic)]
     return f"unread partitions {unread}; states {rows} of {states.count()}; offsets {positions}"
 
 

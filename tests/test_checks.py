@@ -17,6 +17,7 @@ from sqlqueue.log.topics import dead_letters, topic_info
 from sqlqueue.models import Message
 from sqlqueue.topic_checks import MOST_LISTED
 from tests.consuming import Consuming
+from tests.logs import LOG
 from tests.servers.session import isolate, isolation_option
 
 MARIADB = pytest.mark.database("mariadb")
@@ -216,7 +217,7 @@ class TestServer:
     def test_e002_an_old_mysql(self, monkeypatch) -> None:
         monkeypatch.setattr(connections["default"], "mysql_is_mariadb", False)
         monkeypatch.setattr(connections["default"], "mysql_version", (8, 0, 16))
-        first = next(iter(findings("default")))
+        first = next(iter(findings(LOG)))
         assert (first.number, first.error) == (2, True)
         assert "MySQL 8.0.16 is too old" in first.text
 
@@ -285,7 +286,7 @@ class TestServer:
         try:
             assert found(server=True) == []
             publish("t", 2)
-            assert sequence.last_issued("default") == Message.objects.latest("offset").offset
+            assert sequence.last_issued(LOG) == Message.objects.latest("offset").offset
         finally:
             connection.close()
 
@@ -396,8 +397,8 @@ class TestServer:
 class TestTopics:
     def test_w030_partitions_and_priorities_that_cannot_be_changed(self, consuming: Consuming) -> None:
         with override_settings(SQLQUEUE={"TOPICS": {"t": {"partitions": 8, "priorities": 2}}}):
-            topic_info("default", "t")
-            dead_letters("default", "t")
+            topic_info(LOG, "t")
+            dead_letters(LOG, "t")
             assert found(server=True) == []
         with override_settings(SQLQUEUE={"TOPICS": {"t": {"partitions": 16, "priorities": 2}}}):
             message = only("W030", server=True)
@@ -409,7 +410,7 @@ class TestTopics:
 
     def test_w030_topics_whose_partitions_differ_from_those_of_new_ones(self, consuming: Consuming) -> None:
         for number in range(MOST_LISTED + 2):
-            topic_info("default", f"t{number}")
+            topic_info(LOG, f"t{number}")
         with override_settings(SQLQUEUE={"PARTITIONS": 16}):
             message = only("W030", server=True)
         assert "PARTITIONS is 16" in message.msg
@@ -432,6 +433,6 @@ class TestTopics:
             assert found() == []
         with override_settings(SQLQUEUE={"TOPICS": {"orders": {}}, "STRICT_TOPICS": False}):
             assert found(server=True) == []
-        topic_info("default", "ordrs")
+        topic_info(LOG, "ordrs")
         with override_settings(SQLQUEUE={"TOPICS": {"orders": {}}}):
             assert found(server=True) == []

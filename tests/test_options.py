@@ -35,6 +35,7 @@ from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.operations import replay, replay_requests, reschedule
 from sqlqueue.operations.republish import republish
 from tests.factories import TopicFactory
+from tests.logs import LOG
 from tests.management.running import run
 
 pytestmark = pytest.mark.once
@@ -170,8 +171,8 @@ DELAYS: dict[str, Callable[[Any], object]] = {
     "Retry": lambda delay: Retry(delay=delay),
     "Postpone": lambda delay: Postpone(delay=delay),
     "republish": lambda delay: republish("t", "g", [1], delay=delay),
-    "reschedule": lambda delay: reschedule.reschedule("default", "g", "t", [1], delay=delay),
-    "reprioritize": lambda delay: reschedule.reprioritize("default", "g", "t", [1], 0, delay=delay),
+    "reschedule": lambda delay: reschedule.reschedule(LOG, "g", "t", [1], delay=delay),
+    "reprioritize": lambda delay: reschedule.reprioritize(LOG, "g", "t", [1], 0, delay=delay),
     "drain": lambda timeout: sqlqueue_testing.drain(timeout=timeout),
     "drain ahead": lambda ahead: sqlqueue_testing.drain(ahead=ahead),
     "subscribe": lambda timeout: subscribe("t", timeout=timeout).__enter__(),
@@ -210,7 +211,7 @@ def test_a_whole_number_of_an_operation(value: Any) -> None:
     for take in (
         lambda: replay.replay("t", limit=value),
         lambda: replay.discard("t", limit=value),
-        lambda: reschedule.reschedule("default", "g", "t", [1], attempts=value),
+        lambda: reschedule.reschedule(LOG, "g", "t", [1], attempts=value),
     ):
         with pytest.raises(SqlqueueError, match="must be a whole number from 0 to"):
             take()
@@ -220,7 +221,7 @@ def test_a_whole_number_of_an_operation(value: Any) -> None:
 @pytest.mark.parametrize("rate", [*NO_NUMBERS, True, 0], ids=lambda value: f"{value!r:.20}")
 def test_a_rate(rate: Any) -> None:
     with pytest.raises(ConfigurationError, match="the rate must be"):
-        replay_requests.request_replay("default", "t", rate=rate)
+        replay_requests.request_replay(LOG, "t", rate=rate)
 
 
 @pytest.mark.parametrize("seconds", NO_DURATIONS, ids=lambda value: f"{value!r:.20}")

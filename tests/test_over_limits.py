@@ -24,11 +24,10 @@ from sqlqueue.models.request import DONE
 from sqlqueue.operations import replay, replay_requests, republish, requests, reschedule
 from tests.consuming import QUICK, Consuming
 from tests.factories import DeadLetterFactory, ScheduledMessageFactory
+from tests.logs import LOG
 from tests.management.running import run
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-ALIAS = "default"
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +37,7 @@ def one_partition(settings) -> None:
 
 def add_dead_letters(count: int) -> None:
     """Put so many dead letters of topic t and group g into the log."""
-    groups.register(ALIAS, "g", "t")
+    groups.register(LOG, "g", "t")
     DeadLetterFactory.insert(count)
 
 
@@ -60,8 +59,8 @@ def test_dead_letters_are_replayed_past_one_transaction() -> None:
 def test_a_replay_goes_past_one_step() -> None:
     count = 2 * requests.AT_ONCE + 1
     add_dead_letters(count)
-    replay_requests.request_replay(ALIAS, "t")
-    while requests.carry_out(ALIAS):
+    replay_requests.request_replay(LOG, "t")
+    while requests.carry_out(LOG):
         pass
     order = Request.objects.get()
     assert (order.state, order.done, letters()) == (DONE, count, 0)
@@ -87,17 +86,17 @@ def test_messages_are_republished_past_one_transaction() -> None:
 
 
 def test_messages_are_acknowledged_past_one_transaction(consuming: Consuming) -> None:
-    groups.register(ALIAS, "g", "t")
+    groups.register(LOG, "g", "t")
     count = 2 * reschedule.AT_ONCE + 1
     publish_many("t", range(count))
-    assert reschedule.acknowledge(ALIAS, "g", "t", offsets()) == (count, 0)
+    assert reschedule.acknowledge(LOG, "g", "t", offsets()) == (count, 0)
     assert DeliveryState.objects.filter(acked=True).count() == count
 
 
 def test_scheduled_messages_move_past_one_iteration() -> None:
     count = 2 * schedule.MOVED_AT_ONCE + 1
     ScheduledMessageFactory.insert(count)
-    while schedule.move_due(ALIAS):
+    while schedule.move_due(LOG):
         pass
     assert (ScheduledMessage.objects.count(), len(offsets())) == (0, count)
 
@@ -105,9 +104,9 @@ def test_scheduled_messages_move_past_one_iteration() -> None:
 def test_collection_goes_past_one_batch() -> None:
     count = 2 * collect.BATCH + deleting.CHUNK + 1
     publish_many("t", range(count))
-    horizon = Horizon(ALIAS)
+    horizon = Horizon(LOG)
     horizon.wait()
-    assert collect.collect(ALIAS, horizon).messages == count
+    assert collect.collect(LOG, horizon).messages == count
     assert not offsets()
 
 
@@ -116,17 +115,17 @@ def test_collection_goes_past_the_streams_of_one_statement(settings) -> None:
     settings.SQLQUEUE = {**QUICK, "PARTITIONS": partitions, "RETENTION": 0}
     publish_many("t", [NewMessage(1, key=str(number)) for number in range(1_000)])
     assert Message.objects.values("partition").distinct().count() == partitions
-    horizon = Horizon(ALIAS)
+    horizon = Horizon(LOG)
     horizon.wait()
-    assert collect.collect(ALIAS, horizon).messages == 1_000
+    assert collect.collect(LOG, horizon).messages == 1_000
 
 
 def test_partitions_are_taken_past_one_transaction(settings) -> None:
     partitions = 2 * acquire.AT_ONCE + 1
     settings.SQLQUEUE = {**QUICK, "PARTITIONS": partitions}
-    groups.register(ALIAS, "g", "t")
+    groups.register(LOG, "g", "t")
     wanted = range(partitions)
-    acquire.acquire(ALIAS, "s", "g", "t", wanted, priorities=1, lease_duration=60, horizon=0)
+    acquire.acquire(LOG, "s", "g", "t", wanted, priorities=1, lease_duration=60, horizon=0)
     assert PartitionLease.objects.filter(holder="s").count() == partitions
 
 

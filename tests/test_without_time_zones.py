@@ -16,12 +16,12 @@ from sqlqueue.consumers.background.outcome_counter import OutcomeCounter
 from sqlqueue.consumers.background.stats_recorder import StatsRecorder
 from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.database.clock import moment
-from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.groups import register
 from sqlqueue.models import Activity, ConsumerGroup
 from tests.admin.test_overview import page, words
 from tests.consuming import Consuming
 from tests.factories import ActivityFactory
+from tests.logs import LOG
 from tests.management.running import run
 
 
@@ -46,7 +46,7 @@ HOUR = timedelta(hours=1)
 def test_places_in_the_log_are_found_by_their_time(word: str, consuming: Consuming) -> None:
     before = "1h" if word == "ago" else local(HOUR)
     publish("t", "now")
-    register("default", "g", "t")
+    register(LOG, "g", "t")
     assert "now" in run("queuetail", "t", "--from", before, "--no-follow").out
     assert "now" not in run("queuetail", "t", "--from", local(-HOUR), "--no-follow").out
     assert run("queuegroup", "rewind", "t", "--from", before, "--group", "g", "--no-input").code == 0
@@ -56,7 +56,7 @@ def test_places_in_the_log_are_found_by_their_time(word: str, consuming: Consumi
 def test_the_admin_searches_by_time_and_delivers_again_from_one(client: Client) -> None:
     client.force_login(get_user_model().objects.create_superuser("root"))
     offset = publish("t", 1, id="found").offset
-    register("default", "g", "t")
+    register(LOG, "g", "t")
     group = ConsumerGroup.objects.get().pk
     for since, shown in ((local(HOUR), True), (local(-HOUR), False)):
         asked = urlencode({"topic": "t", "since": since, "until": ""})
@@ -76,7 +76,7 @@ def test_a_delivery_knows_when_it_was_published(consuming: Consuming) -> None:
 
 def test_the_recorder_forgets_what_is_old() -> None:
     ActivityFactory(minute=datetime.now() - timedelta(days=30), acked=1)  # noqa: DTZ005
-    StatsRecorder("default", OutcomeCounter()).run_once()
+    StatsRecorder(LOG, OutcomeCounter()).run_once()
     assert not Activity.objects.exists()
 
 
@@ -101,7 +101,7 @@ def test_a_work_item_is_put_off_until_the_time_that_the_person_says(client: Clie
     sent = {"deed": "later", "version": 0, "until": local(-HOUR)}
     assert client.post(page_of_it, {**sent, "until": local(HOUR)}).status_code == 200, "it is over"
     assert client.post(page_of_it, sent).status_code == 302
-    epoch = dialect("default").epoch("deferred_until")
+    epoch = LOG.dialect.epoch("deferred_until")
     for table in ("sqlqueue_work_item", "sqlqueue_work_item_event"):
-        (stored,) = execute("default", f"SELECT {epoch} FROM {table}").fetchone()
+        (stored,) = LOG.execute(f"SELECT {epoch} FROM {table}").fetchone()
         assert abs(moment(stored) - datetime.now(timezone.utc) - HOUR) < timedelta(minutes=1)

@@ -22,7 +22,7 @@ from sqlqueue.admin.keyset import KeysetChangeList, Page
 from sqlqueue.admin.keyset_sections import SectionedAdmin
 from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import may, require
-from sqlqueue.conf import settings
+from sqlqueue.database.log import current_log
 from sqlqueue.models import Batch
 from sqlqueue.operations.batches import retry_failed
 from sqlqueue.stats.batch_status import cancel_batch, statuses
@@ -51,7 +51,7 @@ class BatchAdmin(SectionedAdmin):
     def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> Page:
         """Return the rows of a page, each with its status; six statements more."""
         page = super().get_page(request, changes)
-        found = statuses(changes.alias, [row.pk for row in page.rows])
+        found = statuses(changes.log, [row.pk for row in page.rows])
         for row in page.rows:
             row.status = found.get(row.pk)  # None: it was collected just now
         return page
@@ -103,7 +103,7 @@ class BatchAdmin(SectionedAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         batch = self._row(request, object_id)
-        status = statuses(settings.DATABASE, [batch.pk]).get(batch.pk)
+        status = statuses(current_log(), [batch.pk]).get(batch.pk)
         if status is None:
             raise Http404(_("This row does not exist: it may have been removed."))
         callbacks = batch.callbacks if isinstance(batch.callbacks, dict) else {}

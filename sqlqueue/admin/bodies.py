@@ -8,7 +8,7 @@ from django.db import models
 from django.http import Http404, HttpResponse
 from django.template.defaultfilters import filesizeformat
 
-from sqlqueue.conf import settings
+from sqlqueue.database.log import current_log
 from sqlqueue.payloads.content_types import UNKNOWN, content_type_of
 from sqlqueue.stats.bodies import Body
 
@@ -20,7 +20,7 @@ def described(body: Body) -> str:
 
 def download(model: type[models.Model], key: int) -> HttpResponse:
     """Return the bytes of a message as a file to save. Raises Http404 if there are none."""
-    rows = model._default_manager.using(settings.DATABASE).filter(pk=key).exclude(body=None)
+    rows = model._default_manager.using(current_log().alias).filter(pk=key).exclude(body=None)
     row = rows.only("pk", "body", "headers").first()
     if row is None:
         raise Http404

@@ -27,7 +27,7 @@ from sqlqueue.admin.overview import HOURS, OverviewRows, dead_letters_url, reque
 from sqlqueue.admin.pages import LOCK_TIMEOUT, show
 from sqlqueue.admin.pausing import PausableAdmin
 from sqlqueue.admin.permissions import may, require
-from sqlqueue.conf import settings
+from sqlqueue.database.log import Log, current_log
 from sqlqueue.database.transactions import outside_transactions
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 from sqlqueue.log import groups
@@ -60,7 +60,7 @@ class ConsumerGroupAdmin(PausableAdmin):
         found = super().get_page(request, changes)
         topics = {row.topic for row in found.rows}
         only = next(iter(topics)) if len(topics) == 1 else ""
-        stats = {(one.topic, one.group): one for one in survey(changes.alias, only).groups} if topics else {}
+        stats = {(one.topic, one.group): one for one in survey(changes.log, only).groups} if topics else {}
         for row in found.rows:
             row.stats = stats.get((row.topic, row.consumer_group))  # None: removed meanwhile
             row.dead_letters_url = dead_letters_url(request, row.stats) if row.stats else ""
@@ -114,13 +114,13 @@ class ConsumerGroupAdmin(PausableAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         group = self._group(request, object_id)
-        alias, hours = settings.DATABASE, requested_hours(request)
-        stats = survey(alias, group.topic, group.consumer_group)
-        rows = OverviewRows(request, alias, stats)
+        log, hours = current_log(), requested_hours(request)
+        stats = survey(log, group.topic, group.consumer_group)
+        rows = OverviewRows(request, log, stats)
         seen = stats.group(group.topic, group.consumer_group)
         resting = () if seen is None else (seen.outside_hours, seen.working_for)
-        partitions = partition_stats(alias, group.topic, group.consumer_group, *resting)
-        subscribers = SubscriberHeartbeat.objects.using(alias).alive()
+        partitions = partition_stats(log, group.topic, group.consumer_group, *resting)
+        subscribers = SubscriberHeartbeat.objects.using(log.alias).alive()
         context = {
             "row": group,
             "group": rows.group(group.topic, group.consumer_group),
@@ -128,7 +128,7 @@ class ConsumerGroupAdmin(PausableAdmin):
             "partitions": [self._partition(request, one) for one in partitions[:MOST_PARTITIONS]],
             "unlisted": max(0, len(partitions) - MOST_PARTITIONS),
             "subscribers": subscribers.filter(topic=group.topic, consumer_group=group.consumer_group).order_by("id"),
-            "charts": _charts(alias, group, TimeRange(stats.taken_at, timedelta(hours=hours))),
+            "charts": _charts(log, group, TimeRange(stats.taken_at, timedelta(hours=hours))),
             "hours": hours,
             "choices": HOURS,
             "pause_url": self.row_url("pause", group) if self.has_pause_permission(request) else "",
@@ -150,7 +150,7 @@ class ConsumerGroupAdmin(PausableAdmin):
         if form.is_bound and form.is_valid():
             text = changes(group, form.overrides)
             try:
-                changed = override(settings.DATABASE, group.consumer_group, group.topic, form.overrides)
+                changed = override(current_log(), group.consumer_group, group.topic, form.overrides)
             except ConfigurationError as error:  # it was removed meanwhile
                 self.message_user(request, str(error), messages.ERROR)
             else:
@@ -172,9 +172,7 @@ class ConsumerGroupAdmin(PausableAdmin):
         if submitted and form.is_valid():
             if request.method == "POST":
                 return self._move(request, group, form)
-            counted = count_above(
-                settings.DATABASE, group.topic, form.target, form.chosen_partition, group.consumer_group
-            )
+            counted = count_above(current_log(), group.topic, form.target, form.chosen_partition, group.consumer_group)
         context = {"row": group, "form": form, "counted": counted}
         context["first"] = form.target + 1 if counted else None
         title = _("Move %(group)s") % {"group": group}
@@ -183,7 +181,7 @@ class ConsumerGroupAdmin(PausableAdmin):
     def _move(self, request: HttpRequest, group: ConsumerGroup, form: MoveForm) -> HttpResponse:
         try:
             used = move(
-                settings.DATABASE,
+                current_log(),
                 group.consumer_group,
                 group.topic,
                 form.target,
@@ -209,14 +207,14 @@ class ConsumerGroupAdmin(PausableAdmin):
         require(request, "delete_consumergroup")
         group = self._group(request, object_id)
         if request.method == "POST":
-            groups.remove(settings.DATABASE, group.consumer_group, group.topic)
+            groups.remove(current_log(), group.consumer_group, group.topic)
             log_action(request, [group], DELETION, _("Removed."))
             self.message_user(request, _("%(group)s is removed.") % {"group": group}, messages.SUCCESS)
             url = reverse("admin:sqlqueue_consumergroup_changelist", current_app=self.admin_site.name)
             return HttpResponseRedirect(url if self.has_view_permission(request) else reverse("admin:index"))
         topic, name = group.topic, group.consumer_group
-        stats = survey(settings.DATABASE, only=topic, only_group=name).group(topic, name)
-        subscribers = SubscriberHeartbeat.objects.using(settings.DATABASE).alive()
+        stats = survey(current_log(), only=topic, only_group=name).group(topic, name)
+        subscribers = SubscriberHeartbeat.objects.using(current_log().alias).alive()
         alive = subscribers.filter(topic=topic, consumer_group=name).count()
         context = {"row": group, "stats": stats, "alive": alive}
         title = _("Remove %(group)s?") % {"group": group}
@@ -243,8 +241,8 @@ def _stats(group: ConsumerGroup) -> GroupSurvey | None:
     return group.stats  # type: ignore[attr-defined]
 
 
-def _charts(alias: str, group: ConsumerGroup, time_range: TimeRange) -> list[Chart]:
-    rows = series(alias, group.topic, group.consumer_group, time_range.since)
+def _charts(log: Log, group: ConsumerGroup, time_range: TimeRange) -> list[Chart]:
+    rows = series(log, group.topic, group.consumer_group, time_range.since)
     return three_charts(
         time_range,
         [(row.minute, row.acked) for row in rows],

@@ -12,16 +12,15 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
 
 from sqlqueue.conf import settings
-from sqlqueue.log.placement import refuse_unknown
+from sqlqueue.log.placement import known_log
 
 
 class DatabaseSite(AdminSite):
     """The queue's pages over one log. `sqlqueue.admin.database_site` makes one."""
 
     def __init__(self, database: str):
-        refuse_unknown(database)
         super().__init__(name=f"sqlqueue_{database}")
-        self._alias = database
+        self._log = known_log(database)
         self.site_header = self.index_title = _("Database %(database)s") % {"database": database}
         self.site_title = self.site_header
 
@@ -31,7 +30,7 @@ class DatabaseSite(AdminSite):
 
         @wraps(inner)
         def on_database(*args: Any, **options: Any) -> Any:
-            with settings.at(self._alias):
+            with settings.at(self._log.alias):
                 response = inner(*args, **options)
                 return response.render() if isinstance(response, TemplateResponse) else response
 

@@ -13,9 +13,9 @@ from sqlqueue.admin.actions.dead_letter_actions import DEAD_LETTER_ACTIONS, LIST
 from sqlqueue.admin.keyset import cut, page_keys
 from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import ModelAdmin, may, require
-from sqlqueue.admin.replica import list_alias, replica
-from sqlqueue.conf import settings
+from sqlqueue.admin.replica import list_log, replica
 from sqlqueue.core.outcomes import storable
+from sqlqueue.database.log import current_log
 from sqlqueue.models import ConsumerGroup
 from sqlqueue.stats.dead_letters import MOST_READ, dead_letters, failures, has_more, topics_with_dead_letters
 from sqlqueue.stats.search import messages_at
@@ -49,43 +49,43 @@ class DeadLetterPages:
     def failures(self, request: HttpRequest) -> HttpResponse:
         """Show the failures, most frequent first, of one topic or all and of one group or all."""
         require(request, "view_message")
-        alias = list_alias(request)
-        topics = topics_with_dead_letters(alias)
+        log = list_log(request)
+        topics = topics_with_dead_letters(log)
         topic, group = self._topic(request.GET.get("topic", ""), topics), storable(request.GET.get("group", ""))
-        groups = ConsumerGroup.objects.using(alias).order_by("consumer_group").distinct()
+        groups = ConsumerGroup.objects.using(log.alias).order_by("consumer_group").distinct()
         context = {
-            "found": failures(alias, [topic] if topic else topics, group),
+            "found": failures(log, [topic] if topic else topics, group),
             "topics": topics,
             "groups": groups.values_list("consumer_group", flat=True),
             "topic": topic,
             "group": group,
             "most": MOST_READ,
             "actions": permitted_actions(request),
-            "replica": replica(alias),
+            "replica": replica(log),
         }
         return show(self.admin, request, "dead_letters", _("Dead letters"), context)
 
     def dead_letters(self, request: HttpRequest) -> HttpResponse:
         """List dead letters of one topic, newest first, of one group or all and of one fingerprint or any."""
         require(request, "view_message")
-        alias = list_alias(request)
+        log = list_log(request)
         topic, group = request.GET.get("topic", ""), storable(request.GET.get("group", ""))
-        if not self._topic(topic, topics_with_dead_letters(alias)):
+        if not self._topic(topic, topics_with_dead_letters(log)):
             raise Http404
         fingerprint = storable(request.GET["fingerprint"]) if "fingerprint" in request.GET else None
         before, after = page_keys(request)
 
         def read(**options: int | None) -> list[int]:
-            return dead_letters(alias, topic, PAGE + 1, group=group, fingerprint=fingerprint, **options)
+            return dead_letters(log, topic, PAGE + 1, group=group, fingerprint=fingerprint, **options)
 
         offsets = read(after=after) if after is not None else []
         if len(offsets) < PAGE:
             after, offsets = None, read(before=before)
-        page = cut(messages_at(alias, offsets, *LISTED, "last_error"), PAGE, before=before, after=after)
+        page = cut(messages_at(log, offsets, *LISTED, "last_error"), PAGE, before=before, after=after)
         query = {"topic": topic, "group": group} | ({} if fingerprint is None else {"fingerprint": fingerprint})
         context = {
             "page": page,
-            "more": has_more(alias, topic),
+            "more": has_more(log, topic),
             "most": MOST_READ,
             "older_link": page.older and "?" + urlencode({**query, "before": page.older}),
             "newer_link": page.newer and "?" + urlencode({**query, "after": page.newer}),
@@ -94,7 +94,7 @@ class DeadLetterPages:
             "group": group,
             "fingerprint": fingerprint,
             "actions": permitted_actions(request),
-            "replica": replica(alias),
+            "replica": replica(log),
         }
         return show(self.admin, request, "dead_letter_list", _("Dead letters of %s") % topic, context)
 
@@ -105,7 +105,7 @@ class DeadLetterPages:
         action_class = DEAD_LETTER_ACTIONS[name]
         require(request, "view_message", *action_class.permissions)
         topic, group = request.POST.get("topic", ""), storable(request.POST.get("group", ""))
-        if request.method == "POST" and not self._topic(topic, topics_with_dead_letters(settings.DATABASE)):
+        if request.method == "POST" and not self._topic(topic, topics_with_dead_letters(current_log())):
             raise Http404
         site, fingerprint = self.admin.admin_site.name, storable(request.POST.get("fingerprint", ""))
         failures_url = reverse(f"{site}:sqlqueue_message_dead_letters")

@@ -18,9 +18,10 @@ from django.http import HttpRequest
 
 from sqlqueue.admin.permissions import ReadOnlyAdmin
 from sqlqueue.admin.readable import harmless
-from sqlqueue.admin.replica import Replica, list_alias, replica
+from sqlqueue.admin.replica import Replica, list_log, replica
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
 from sqlqueue.core.outcomes import storable
+from sqlqueue.database.log import Log
 from sqlqueue.stats.moments import moment
 
 Column = TypeVar("Column", bound=Callable[[models.Model], Any])
@@ -77,14 +78,14 @@ class KeysetChangeList(ChangeList):
 
     model_admin: KeysetAdmin
     page: Page
-    alias: str  # of the database that the list is read from
+    log: Log  # of the database that the list is read from
     replica: Replica | None
 
     def get_queryset(self, request: HttpRequest, *args: Any, **options: Any) -> QuerySet[Any]:
         """Return the rows on the database that lists are read from."""
-        self.alias = list_alias(request)
-        self.replica = replica(self.alias)
-        return super().get_queryset(request, *args, **options).using(self.alias)
+        self.log = list_log(request)
+        self.replica = replica(self.log)
+        return super().get_queryset(request, *args, **options).using(self.log.alias)
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
         """Return the only order that there is: newest first."""

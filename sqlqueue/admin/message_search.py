@@ -12,6 +12,7 @@ from sqlqueue.admin.keyset import Page, cut, page_of
 from sqlqueue.admin.times import MomentField
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
 from sqlqueue.database import header_index
+from sqlqueue.database.log import Log
 from sqlqueue.database.validation import TopicInfo
 from sqlqueue.log.seek import MARGIN, offset_before, within_calendar
 from sqlqueue.models import Message, Topic
@@ -63,14 +64,14 @@ class SearchForm(forms.Form):
         help_text=gettext_lazy("to within some seconds"),
     )
 
-    def __init__(self, alias: str, *args: Any, **options: Any) -> None:
+    def __init__(self, log: Log, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.alias = alias
-        names = Topic.objects.using(alias).order_by("name").values_list("name", flat=True)
+        self.log = log
+        names = Topic.objects.using(log.alias).order_by("name").values_list("name", flat=True)
         topic = self.fields["topic"]
         assert isinstance(topic, forms.ChoiceField)
         topic.choices = [("", _("all")), *((name, name) for name in names)]
-        self.indexed = header_index.indexed_headers(alias)
+        self.indexed = header_index.indexed_headers(log)
         for header in self.indexed:
             self.fields[HEADER_FIELD + header] = forms.CharField(
                 label=_("Header %s") % header,
@@ -104,35 +105,35 @@ class SearchForm(forms.Form):
 
 def found(form: SearchForm, most: int, before: int | None, after: int | None) -> tuple[Page, int | None]:
     """Return the page that a valid form asks for, and down to which offset a key was searched (None: to the end)."""
-    alias, wanted = form.alias, form.cleaned_data
+    log, wanted = form.log, form.cleaned_data
     name = wanted["topic"]
     if wanted["offset"] is not None:
-        rows = messages_at(alias, [wanted["offset"]], *SHOWN)
+        rows = messages_at(log, [wanted["offset"]], *SHOWN)
         return Page([row for row in rows if name in ("", row.topic)]), None
-    low = offset_before(alias, wanted["since"]) if wanted["since"] else 0
-    high = offset_before(alias, within_calendar(wanted["until"]) + 2 * MARGIN) if wanted["until"] else HIGHEST
-    topic = topic_of(alias, name) if name else None
+    low = offset_before(log, wanted["since"]) if wanted["since"] else 0
+    high = offset_before(log, within_calendar(wanted["until"]) + 2 * MARGIN) if wanted["until"] else HIGHEST
+    topic = topic_of(log, name) if name else None
     if name and topic is None:
         return Page([]), None
     if topic is None:
-        rows_between = Message.objects.using(alias).filter(offset__gt=low, offset__lte=high).only(*SHOWN)
+        rows_between = Message.objects.using(log.alias).filter(offset__gt=low, offset__lte=high).only(*SHOWN)
         return page_of(rows_between, most, before, after), None
     if wanted["message_id"]:
-        offsets = by_id(alias, topic, wanted["message_id"], most + 1, wanted["key"] or None)
+        offsets = by_id(log, topic, wanted["message_id"], most + 1, wanted["key"] or None)
         if len(offsets) > most:
             text = _("More than %d messages have this id, with different keys. Enter the key, too, to see the others.")
             form.add_error("key", text % most)
-        return Page(messages_at(alias, offsets[:most], *SHOWN)), None
+        return Page(messages_at(log, offsets[:most], *SHOWN)), None
     if form.header is not None:
-        return _by_header(alias, topic, *form.header, most, low, high, before, after), None
+        return _by_header(log, topic, *form.header, most, low, high, before, after), None
     if wanted["key"]:
-        scan = by_key(alias, topic, wanted["key"], most, low, high if before is None else min(high, before - 1))
-        return Page(messages_at(alias, scan.offsets, *SHOWN), scan.reached), scan.reached
-    return _in_topic(alias, topic, most, low, high, before, after), None
+        scan = by_key(log, topic, wanted["key"], most, low, high if before is None else min(high, before - 1))
+        return Page(messages_at(log, scan.offsets, *SHOWN), scan.reached), scan.reached
+    return _in_topic(log, topic, most, low, high, before, after), None
 
 
 def _by_header(
-    alias: str,
+    log: Log,
     topic: TopicInfo,
     name: str,
     value: str,
@@ -144,24 +145,24 @@ def _by_header(
 ) -> Page:
     """Return a page of a topic's messages with this header, by its index."""
     if after is not None:
-        above = header_index.find(alias, name, value, topic.name, most + 1, max(low, after), high, newest_first=False)
+        above = header_index.find(log, name, value, topic.name, most + 1, max(low, after), high, newest_first=False)
         if len(above) >= most:
-            return cut(messages_at(alias, above, *SHOWN), most, after=after)
+            return cut(messages_at(log, above, *SHOWN), most, after=after)
         before = None
     below = header_index.find(
-        alias, name, value, topic.name, most + 1, low, high if before is None else min(high, before - 1)
+        log, name, value, topic.name, most + 1, low, high if before is None else min(high, before - 1)
     )
-    return cut(messages_at(alias, below, *SHOWN), most, before=before)
+    return cut(messages_at(log, below, *SHOWN), most, before=before)
 
 
 def _in_topic(
-    alias: str, topic: TopicInfo, most: int, low: int, high: int, before: int | None, after: int | None
+    log: Log, topic: TopicInfo, most: int, low: int, high: int, before: int | None, after: int | None
 ) -> Page:
     """Return a page of a topic, by the index of (topic, partition, priority, offset)."""
     if after is not None:
-        above = oldest(alias, topic, most + 1, max(low, after), high)
+        above = oldest(log, topic, most + 1, max(low, after), high)
         if len(above) >= most:
-            return cut(messages_at(alias, above, *SHOWN), most, after=after)
+            return cut(messages_at(log, above, *SHOWN), most, after=after)
         before = None
-    below = newest(alias, topic, most + 1, low, high if before is None else min(high, before - 1))
-    return cut(messages_at(alias, below, *SHOWN), most, before=before)
+    below = newest(log, topic, most + 1, low, high if before is None else min(high, before - 1))
+    return cut(messages_at(log, below, *SHOWN), most, before=before)

@@ -27,8 +27,8 @@ from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import require
 from sqlqueue.admin.previews import show_outcomes, show_previews
 from sqlqueue.admin.readable import harmless, indented
-from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED
+from sqlqueue.database.log import Log, current_log
 from sqlqueue.models import Message, Receipt
 from sqlqueue.operations.replay import copy_id
 from sqlqueue.stats.bodies import bodies
@@ -57,9 +57,9 @@ STATES = {
 UNUSUAL = (RETRYING, DEAD, EXPIRED)
 
 
-def _original(alias: str, dead_letter: Message) -> Message | None:
+def _original(log: Log, dead_letter: Message) -> Message | None:
     """Return the message that a dead letter is a copy of; None if it has been collected."""
-    messages = Message.objects.using(alias).without_content()
+    messages = Message.objects.using(log.alias).without_content()
     return messages.filter(topic=dead_letter.original_topic, offset=dead_letter.original_offset).first()
 
 
@@ -74,11 +74,11 @@ class ShownStatus(NamedTuple):
     copy_offset: int | None
 
 
-def _statuses(alias: str, message: Message) -> Iterator[ShownStatus]:
+def _statuses(log: Log, message: Message) -> Iterator[ShownStatus]:
     """Yield the status of a message in each group."""
-    for one in status_of(alias, message).groups.values():
+    for one in status_of(log, message).groups.values():
         result = "" if one.result is None else indented(one.result, MOST_SHOWN)
-        copy = copy_of(alias, message.topic, *one.replayed_as) if one.replayed_as else None
+        copy = copy_of(log, message.topic, *one.replayed_as) if one.replayed_as else None
         yield ShownStatus(one, STATES[one.state], result, STATES.get(one.copy_state, ""), copy)
 
 
@@ -137,7 +137,7 @@ class MessageAdmin(OffersActions, KeysetAdmin):
 
     def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> Page:
         """Return the page that the search form asks for; an empty one if the form is not valid."""
-        form = SearchForm(changes.alias, request.GET)
+        form = SearchForm(changes.log, request.GET)
         changes.search = form  # type: ignore[attr-defined]
         if not form.is_valid():
             return Page([])
@@ -167,8 +167,8 @@ class MessageAdmin(OffersActions, KeysetAdmin):
 
     def _gone(self, request: HttpRequest, number: str) -> HttpResponse:
         """Lead from a dead letter that was replayed to its original; say of anything else that it does not exist."""
-        alias = settings.DATABASE
-        original = original_of(alias, copy_id(alias, int(number))) if number.isdecimal() and len(number) < 20 else None
+        log = current_log()
+        original = original_of(log, copy_id(log, int(number))) if number.isdecimal() and len(number) < 20 else None
         if original:
             return HttpResponseRedirect(reverse(f"{self.admin_site.name}:sqlqueue_message_change", args=[original]))
         return self._get_obj_does_not_exist_redirect(request, self.opts, number)  # type: ignore[attr-defined]
@@ -182,22 +182,22 @@ class MessageAdmin(OffersActions, KeysetAdmin):
         message = self.get_object(request, unquote(object_id))
         if message is None:
             return self._gone(request, unquote(object_id))
-        alias = settings.DATABASE
-        original = _original(alias, message) if message.failed_group else message
+        log = current_log()
+        original = _original(log, message) if message.failed_group else message
         offset = message.original_offset if message.failed_group else message.offset
-        receipts = Receipt.objects.using(alias).filter(message_offset=offset).order_by("consumer_group", "id")
+        receipts = Receipt.objects.using(log.alias).filter(message_offset=offset).order_by("consumer_group", "id")
         shown = list(receipts[:MOST_RECEIPTS])
         request.current_app = self.admin_site.name
         context = {
             "message": message,
             "payload": indented(message.payload, MOST_SHOWN),
-            "body": bodies(alias, Message, [message.pk]).get(message.pk) if message.payload is None else None,
+            "body": bodies(log, Message, [message.pk]).get(message.pk) if message.payload is None else None,
             "headers": indented(message.headers, MOST_SHOWN) if message.headers else "",
             "exception": last_line(message.last_error or ""),
             "original": original,
             "subject_offset": offset,
-            "statuses": list(_statuses(alias, original)) if original else [],
-            "replay_of": original_of(alias, message.message_id) if message.target_group else None,
+            "statuses": list(_statuses(log, original)) if original else [],
+            "replay_of": original_of(log, message.message_id) if message.target_group else None,
             "receipts": shown,
             "sections": [section(request, {message.offset, offset or message.offset}) for section in SECTIONS],
             "unlisted": receipts.count() - len(shown) if len(shown) == MOST_RECEIPTS else 0,

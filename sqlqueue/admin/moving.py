@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from sqlqueue.admin.times import MomentField
-from sqlqueue.conf import settings
+from sqlqueue.database.log import current_log
 from sqlqueue.log import layouts
 from sqlqueue.log.seek import offset_before
 from sqlqueue.models import ConsumerGroup
@@ -46,7 +46,7 @@ class MoveForm(forms.Form):
         given: int | None = self.cleaned_data["partition"]
         if given is None:
             return None
-        numbers = layouts.numbers(settings.DATABASE, self.group.topic)
+        numbers = layouts.numbers(current_log(), self.group.topic)
         if given not in numbers:
             least, most = numbers[0], numbers[-1]
             text = _("The topic's partitions are %(least)d to %(most)d.")
@@ -69,5 +69,5 @@ class MoveForm(forms.Form):
     def target(self) -> int:
         """The offset above which everything is delivered."""
         if self.cleaned_data["time"] is not None:
-            return offset_before(settings.DATABASE, self.cleaned_data["time"])
+            return offset_before(current_log(), self.cleaned_data["time"])
         return max(0, int(self.cleaned_data["offset"]) - 1)

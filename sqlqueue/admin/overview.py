@@ -19,8 +19,9 @@ from sqlqueue.admin.links import page_url
 from sqlqueue.admin.navigation import arrange, internals
 from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import ReadOnlyAdmin
-from sqlqueue.admin.replica import list_alias, replica
+from sqlqueue.admin.replica import list_log, replica
 from sqlqueue.core.effects import texts
+from sqlqueue.database.log import Log
 from sqlqueue.models import ConsumerGroup, Overview
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.durations import duration
@@ -114,9 +115,9 @@ def requested_hours(request: HttpRequest) -> int:
     return int(given) if given in {str(hours) for hours in HOURS} else USUAL_HOURS
 
 
-def all_charts(alias: str, time_range: TimeRange) -> list[Chart]:
+def all_charts(log: Log, time_range: TimeRange) -> list[Chart]:
     """Return charts of the throughput, lag and failures of all groups together."""
-    rows = totals(alias, time_range.since)
+    rows = totals(log, time_range.since)
     return three_charts(
         time_range,
         [(row["minute"], row["acked"]) for row in rows],
@@ -142,11 +143,11 @@ def three_charts(
 class OverviewRows:
     """Makes the rows of topics and groups for one request. Two statements read what they have in common."""
 
-    def __init__(self, request: HttpRequest, alias: str, stats: Survey):
+    def __init__(self, request: HttpRequest, log: Log, stats: Survey):
         self.request, self.stats = request, stats
-        groups = ConsumerGroup.objects.using(alias).values_list("id", "topic", "consumer_group")
+        groups = ConsumerGroup.objects.using(log.alias).values_list("id", "topic", "consumer_group")
         self._keys = {(topic, group): key for key, topic, group in groups}
-        self._lags = lags(alias, stats.taken_at - RECENT)
+        self._lags = lags(log, stats.taken_at - RECENT)
 
     def topics(self) -> list[TopicRow]:
         """Return every topic with its groups."""
@@ -229,17 +230,17 @@ class OverviewAdmin(ReadOnlyAdmin):
         """Show the stats of all topics and groups."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        alias, hours = list_alias(request), requested_hours(request)
-        stats = survey(alias)
+        log, hours = list_log(request), requested_hours(request)
+        stats = survey(log)
         request.current_app = self.admin_site.name
-        rows = OverviewRows(request, alias, stats)
+        rows = OverviewRows(request, log, stats)
         context = {
             "stats": stats,
             "horizon_age": duration(stats.horizon_age),
             "attention": rows.attention(),
             "topics": rows.topics(),
-            "charts": all_charts(alias, TimeRange(stats.taken_at, timedelta(hours=hours))),
-            "replica": replica(alias),
+            "charts": all_charts(log, TimeRange(stats.taken_at, timedelta(hours=hours))),
+            "replica": replica(log),
             "hours": hours,
             "choices": HOURS,
             **(extra_context or {}),

@@ -18,7 +18,7 @@ from django.views.decorators.http import require_POST
 from sqlqueue.admin.actions.base import log_action
 from sqlqueue.admin.keyset_sections import SectionedAdmin
 from sqlqueue.admin.permissions import may, require
-from sqlqueue.conf import settings
+from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import ConsumerGroup, PeriodicSchedule, Topic
 from sqlqueue.operations.pause import pause, resume
@@ -88,7 +88,7 @@ class PausableAdmin(SectionedAdmin):
     def set_paused(self, row: Any, paused: bool) -> bool:
         """Pause or resume a row; return whether that changed anything."""
         names = (row.topic, row.consumer_group) if isinstance(row, ConsumerGroup) else (row.name,)
-        return (pause if paused else resume)(settings.DATABASE, *names)
+        return (pause if paused else resume)(current_log(), *names)
 
     def _change(self, request: HttpRequest, rows: list[Pausable], paused: bool) -> None:
         for row in rows:

@@ -20,7 +20,7 @@ from sqlqueue.admin.keyset import KeysetChangeList, Page
 from sqlqueue.admin.pages import show
 from sqlqueue.admin.pausing import PausableAdmin
 from sqlqueue.admin.permissions import may, require
-from sqlqueue.conf import settings
+from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.models import PeriodicSchedule
 from sqlqueue.operations.periodic import pause, resume, run_now
@@ -55,7 +55,7 @@ class PeriodicScheduleAdmin(PausableAdmin):
     def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> Page:
         """Return the rows of a page, each with its status; one statement more."""
         page = super().get_page(request, changes)
-        statuses = {one.name: one for one in schedules(changes.alias)}
+        statuses = {one.name: one for one in schedules(changes.log)}
         for row in page.rows:
             row.status = statuses.get(row.name)  # None: it was removed just now
         return page
@@ -97,10 +97,10 @@ class PeriodicScheduleAdmin(PausableAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         row = self.get_row(request, object_id)
-        status = next((one for one in schedules(settings.DATABASE) if one.name == row.name), None)
+        status = next((one for one in schedules(current_log()) if one.name == row.name), None)
         if status is None:
             raise Http404(_("This row does not exist: it may have been removed."))
-        ticks = upcoming(settings.DATABASE, DAYS_SHOWN, row.name, MOST_TICKS_SHOWN + 1)
+        ticks = upcoming(current_log(), DAYS_SHOWN, row.name, MOST_TICKS_SHOWN + 1)
         pausing = self.has_pause_permission(request)
         context = {
             "row": row,
@@ -121,7 +121,7 @@ class PeriodicScheduleAdmin(PausableAdmin):
         require(request, "run_periodicschedule")
         row = self.get_row(request, object_id)
         try:
-            published = run_now(settings.DATABASE, row.name)
+            published = run_now(current_log(), row.name)
         except SqlqueueError as error:
             self.message_user(request, str(error), messages.ERROR)
         else:
@@ -132,7 +132,7 @@ class PeriodicScheduleAdmin(PausableAdmin):
 
     def set_paused(self, row: Any, paused: bool) -> bool:
         """Pause or resume a schedule; return whether that changed anything."""
-        return (pause if paused else resume)(settings.DATABASE, row.name)
+        return (pause if paused else resume)(current_log(), row.name)
 
     @admin.action(permissions=["pause"], description=gettext_lazy("Pause: no ticks until resumed"))
     def pause_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:

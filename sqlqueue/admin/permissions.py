@@ -11,8 +11,8 @@ from django.http import HttpRequest
 from django.urls import URLPattern
 
 from sqlqueue.admin.readable import with_harmless_page
-from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import storable
+from sqlqueue.database.log import current_log
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
@@ -52,7 +52,7 @@ class ReadOnlyAdmin(ModelAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the rows on the queue's database, whether its router is installed or not."""
-        return super().get_queryset(request).using(settings.DATABASE)
+        return super().get_queryset(request).using(current_log().alias)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Return the row with the key of a URL, None if there is none. The key may have characters that a database

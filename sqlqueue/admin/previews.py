@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from sqlqueue.admin.bodies import described
 from sqlqueue.admin.readable import harmless
 from sqlqueue.core.outcomes import REPLAYED
+from sqlqueue.database.log import Log
 from sqlqueue.log.encoding import NOTHING
 from sqlqueue.models import Message, Receipt
 from sqlqueue.stats.bodies import bodies
@@ -27,11 +28,11 @@ def show_previews(model: type[models.Model], rows: Sequence[Any]) -> None:
     statement, and another one if there may be bytes, on the database that the rows were read from."""
     if not rows:
         return
-    alias = rows[0]._state.db
-    texts = model._default_manager.using(alias).filter(pk__in=[row.pk for row in rows])
+    log = Log.of(rows[0]._state.db)
+    texts = model._default_manager.using(log.alias).filter(pk__in=[row.pk for row in rows])
     beginning = Left(Cast("payload", models.TextField()), BEGINNING + 1)
     found = dict(texts.annotate(beginning=beginning).values_list("pk", "beginning"))
-    bytes_of = bodies(alias, model, empty) if (empty := [key for key, text in found.items() if text == NOTHING]) else {}
+    bytes_of = bodies(log, model, empty) if (empty := [key for key, text in found.items() if text == NOTHING]) else {}
     for row in rows:
         shown = described(bytes_of[row.pk]) if row.pk in bytes_of else found.get(row.pk)
         row.preview = harmless(Truncator(shown or "").chars(BEGINNING))
@@ -42,18 +43,18 @@ def show_outcomes(rows: Sequence[Message]) -> None:
     text, if there is a receipt."""
     if not rows:
         return
-    alias = str(rows[0]._state.db)
-    found, seconds = statuses_of(alias, rows), _seconds(alias, [row.offset for row in rows])
+    log = Log.of(str(rows[0]._state.db))
+    found, seconds = statuses_of(log, rows), _seconds(log, [row.offset for row in rows])
     for row in rows:
         row.outcomes = [(one, _text(seconds.get((row.offset, one.group)))) for one in found[row.offset]]  # type: ignore[attr-defined]
 
 
-def _seconds(alias: str, offsets: Sequence[int]) -> dict[tuple[int, str], float]:
+def _seconds(log: Log, offsets: Sequence[int]) -> dict[tuple[int, str], float]:
     """Return the seconds of the last delivery of each message to each group.
 
     Index: (message_offset, consumer_group).
     """
-    receipts = Receipt.objects.using(alias).filter(message_offset__in=offsets).exclude(outcome=REPLAYED)
+    receipts = Receipt.objects.using(log.alias).filter(message_offset__in=offsets).exclude(outcome=REPLAYED)
     columns = ("message_offset", "consumer_group", "started_at", "finished_at")
     newest = receipts.order_by("-id").values_list(*columns)[:MOST_RECEIPTS_READ]
     return {

@@ -20,8 +20,8 @@ from sqlqueue.admin.pages import LOCK_TIMEOUT, show
 from sqlqueue.admin.pausing import PausableAdmin
 from sqlqueue.admin.permissions import may, require
 from sqlqueue.admin.times import MomentField
-from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.database.log import current_log
 from sqlqueue.database.transactions import outside_transactions
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 from sqlqueue.log.seek import offset_before
@@ -60,7 +60,7 @@ class PurgeForm(forms.Form):
     def offset(self) -> int | None:
         """Up to which offset; None: all present messages."""
         if self.cleaned_data["time"] is not None:
-            return offset_before(settings.DATABASE, self.cleaned_data["time"])
+            return offset_before(current_log(), self.cleaned_data["time"])
         given: int | None = self.cleaned_data["through"]
         return given
 
@@ -90,7 +90,7 @@ class PurgeableAdmin(PausableAdmin):
             try:
                 if request.method == "POST":
                     return self._purge(request, topic, form)
-                counted = preview(settings.DATABASE, topic.name, form.offset)
+                counted = preview(current_log(), topic.name, form.offset)
             except (ConfigurationError, HorizonUnknown) as error:
                 form.add_error(None, str(error))
         context = {
@@ -103,10 +103,10 @@ class PurgeableAdmin(PausableAdmin):
         return show(self, request, "purge", _("Purge %(topic)s") % {"topic": topic}, context)
 
     def _purge(self, request: HttpRequest, topic: Topic, form: PurgeForm) -> HttpResponse:
-        alias = settings.DATABASE
+        log = current_log()
         unsettled = form.cleaned_data["unsettled"]
-        done = purge(alias, topic.name, through=form.offset, unsettled=unsettled, timeout=LOCK_TIMEOUT)
-        deleted, more = delete_purged(alias, topic.name, DELETED_AT_ONCE)
+        done = purge(log, topic.name, through=form.offset, unsettled=unsettled, timeout=LOCK_TIMEOUT)
+        deleted, more = delete_purged(log, topic.name, DELETED_AT_ONCE)
         sentence = _("Purged up to offset %(offset)d; deleted at once: %(deleted)d.") % {
             "offset": done.through,
             "deleted": deleted,

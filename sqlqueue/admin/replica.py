@@ -13,6 +13,7 @@ from typing import NamedTuple
 from django.http import HttpRequest
 
 from sqlqueue.conf import settings
+from sqlqueue.database.log import Log, current_log, reading_log
 from sqlqueue.stats.durations import duration
 from sqlqueue.stats.replica import newest_heartbeat
 
@@ -24,29 +25,29 @@ class Replica(NamedTuple):
     """What a page says of the replica that it was read from. behind: the age of the newest heartbeat there, as a text;
     "" if there is none."""
 
-    alias: str
+    log: Log
     behind: str
 
 
-def list_alias(request: HttpRequest) -> str:
-    """Return the alias that a list, a chart or a search is read from."""
-    alias = settings.reading_alias
-    if alias == settings.DATABASE or request.method not in ("GET", "HEAD"):
-        return str(settings.DATABASE)
+def list_log(request: HttpRequest) -> Log:
+    """Return the log that a list, a chart or a search is read from."""
+    log = reading_log()
+    if log == current_log() or request.method not in ("GET", "HEAD"):
+        return current_log()
     changed = request.session.get(CHANGED)
     recently = changed is not None and abs(time.time() - changed) < OWN_CHANGE_SEEN
-    return str(settings.DATABASE) if recently else alias
+    return current_log() if recently else log
 
 
-def replica(alias: str) -> Replica | None:
-    """Return what the page says that was read from an alias; None unless it is the replica."""
-    if not settings.is_replica(alias):
+def replica(log: Log) -> Replica | None:
+    """Return what the page says that was read from a log; None unless it is the replica."""
+    if not settings.is_replica(log.alias):
         return None
-    age = newest_heartbeat(alias)
-    return Replica(alias, "" if age is None else duration(age))
+    age = newest_heartbeat(log)
+    return Replica(log, "" if age is None else duration(age))
 
 
 def remember_change(request: HttpRequest) -> None:
     """Let the user see on lists what was changed: these are read from the queue's own database for a while."""
-    if settings.is_replica(settings.reading_alias):
+    if settings.is_replica(reading_log().alias):
         request.session[CHANGED] = time.time()

@@ -24,9 +24,9 @@ from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import may, require, user_name
 from sqlqueue.admin.readable import harmless
 from sqlqueue.admin.times import MomentField
-from sqlqueue.conf import settings
 from sqlqueue.core.bounds import LEAST_RATE, MOST_ATTEMPTS, MOST_RATE
 from sqlqueue.core.keys import KEY_LENGTH
+from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import LONGEST_DELAY, SqlqueueError
 from sqlqueue.log.seek import offset_before
 from sqlqueue.models import ConsumerGroup, Request
@@ -110,7 +110,7 @@ class RescheduleManyForm(forms.Form):
         super().__init__(data, initial=dict(initial))
         values = [str(source.get("of", "")) for source in (data or {}, initial)]
         keys = [value for value in values if NUMBER.fullmatch(value)]
-        groups = ConsumerGroup.objects.using(settings.DATABASE).order_by("topic", "consumer_group")
+        groups = ConsumerGroup.objects.using(current_log().alias).order_by("topic", "consumer_group")
         self.groups = {str(group.pk): group for group in [*groups[:MOST_GROUPS], *groups.filter(pk__in=keys)]}
         of = self.fields["of"]
         assert isinstance(of, forms.ChoiceField)
@@ -118,15 +118,15 @@ class RescheduleManyForm(forms.Form):
 
     def waiting(self) -> WaitingDeliveries:
         """Return the chosen deliveries."""
-        chosen, alias = self.cleaned_data, settings.DATABASE
+        chosen, log = self.cleaned_data, current_log()
         group = self.groups[chosen["of"]]
         return WaitingDeliveries(
             group.topic,
             group.consumer_group,
             chosen["which"],
             chosen["error"],
-            offset_before(alias, chosen["since"]) if chosen["since"] else 0,
-            offset_before(alias, chosen["until"]) if chosen["until"] else None,
+            offset_before(log, chosen["since"]) if chosen["since"] else 0,
+            offset_before(log, chosen["until"]) if chosen["until"] else None,
             chosen["key"],
         )
 
@@ -173,8 +173,8 @@ class RequestAdmin(KeysetAdmin):
                 if request.method == "POST":
                     return self._create(request, form)
                 waiting = form.waiting()
-                waiting.check(settings.DATABASE)
-                counted = waiting.count(settings.DATABASE)
+                waiting.check(current_log())
+                counted = waiting.count(current_log())
             except SqlqueueError as error:
                 form.add_error(None, str(error))
         hidden = [(name, value) for name, value in request.GET.items() if name in form.fields]
@@ -184,7 +184,7 @@ class RequestAdmin(KeysetAdmin):
     def _create(self, request: HttpRequest, form: RescheduleManyForm) -> HttpResponse:
         wanted = form.cleaned_data
         made = request_rescheduling(
-            settings.DATABASE,
+            current_log(),
             form.waiting(),
             delay=wanted["delay"],
             attempts=wanted["attempts"],
@@ -234,7 +234,7 @@ class RequestAdmin(KeysetAdmin):
         if found is None:
             raise Http404
         require(request, PERMISSION_OF[found.kind])
-        if cancel(settings.DATABASE, number):
+        if cancel(current_log(), number):
             sentence = _("Cancelled. What was done stays done.")
             log_action(request, [found], CHANGE, sentence)
             messages.success(request, sentence)

@@ -15,18 +15,21 @@ from django.utils.translation import gettext_lazy
 from sqlqueue.admin.readable import editable
 from sqlqueue.admin.times import StoredMomentField
 from sqlqueue.core.keys import GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, TOPIC_LENGTH
+from sqlqueue.database.log import Log
 from sqlqueue.models import ScheduledMessage
 
 MOST_EDITED = 100_000  # characters of payload and headers together; longer ones are not shown, and stay as they are
 
 
-def with_texts(alias: str, number: int) -> Any:
+def with_texts(log: Log, number: int) -> Any:
     """Return a scheduled message with payload_text and headers_text: the JSON as the database has it, None
     if it is too long to be edited, or the payload is bytes. Returns None if the message does not wait any more."""
     texts = {name: Cast(name, TextField()) for name in ("payload", "headers")}
     length = Length(texts["payload"]) + Coalesce(Length(texts["headers"]), 0)
     light = {f"{name}_text": Case(When(length__lte=MOST_EDITED, body=None, then=text)) for name, text in texts.items()}
-    rows = ScheduledMessage._default_manager.using(alias).defer("payload", "headers", "body").annotate(length=length)
+    rows = (
+        ScheduledMessage._default_manager.using(log.alias).defer("payload", "headers", "body").annotate(length=length)
+    )
     return rows.annotate(**light).filter(pk=number).first()
 
 

@@ -21,7 +21,7 @@ from sqlqueue.admin.keyset_sections import SectionedAdmin
 from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import may, require
 from sqlqueue.admin.scheduled_form import MOST_EDITED, ScheduledForm, with_texts
-from sqlqueue.conf import settings
+from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.operations.edit_scheduled import edit
 from sqlqueue.stats.bodies import bodies
@@ -70,14 +70,14 @@ class ScheduledPages(OffersActions, SectionedAdmin):
         if request.method == "POST":
             require(request, permission)
         key = unquote(object_id)
-        message = with_texts(settings.DATABASE, int(key)) if NUMBER.fullmatch(key) else None
+        message = with_texts(current_log(), int(key)) if NUMBER.fullmatch(key) else None
         if message is None:
             messages.warning(request, GONE % key)
             return HttpResponseRedirect(self._url("changelist"))
         form = ScheduledForm(message, request.POST if request.method == "POST" else None)
         if request.method == "POST" and form.is_valid():
             try:
-                edit(settings.DATABASE, message.pk, **form.changes)
+                edit(current_log(), message.pk, **form.changes)
             except SqlqueueError as error:
                 form.add_error(None, str(error))
             else:
@@ -90,7 +90,7 @@ class ScheduledPages(OffersActions, SectionedAdmin):
             for field in form.fields.values():
                 field.disabled = True
         hidden = message.payload_text is None
-        body = bodies(settings.DATABASE, self.model, [message.pk]).get(message.pk) if hidden else None
+        body = bodies(current_log(), self.model, [message.pk]).get(message.pk) if hidden else None
         context = {
             "row": message,
             "form": form,

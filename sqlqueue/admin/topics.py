@@ -22,8 +22,8 @@ from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import may, require
 from sqlqueue.admin.purging import PurgeableAdmin
 from sqlqueue.admin.topic_options import OptionsForm, option_notes, sentence
-from sqlqueue.conf import settings
 from sqlqueue.core.setting.topics import ACKED
+from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.topic_options import of_settings, override
 from sqlqueue.models import Topic
@@ -66,7 +66,7 @@ class TopicAdmin(PurgeableAdmin):
             raise PermissionDenied
         request.current_app = self.admin_site.name
         topic = self.get_row(request, object_id)
-        rows = OverviewRows(request, settings.DATABASE, survey(settings.DATABASE, topic.name))
+        rows = OverviewRows(request, current_log(), survey(current_log(), topic.name))
         context = {
             "row": topic,
             "topic": (shown := rows.topic(topic.name)),
@@ -92,7 +92,7 @@ class TopicAdmin(PurgeableAdmin):
         form = OptionsForm(topic, request.POST if request.method == "POST" else None)
         if form.is_bound and form.is_valid():
             try:
-                changed = override(settings.DATABASE, topic.name, form.overrides)
+                changed = override(current_log(), topic.name, form.overrides)
             except ConfigurationError as error:  # it was removed meanwhile
                 self.message_user(request, str(error), messages.ERROR)
             else:

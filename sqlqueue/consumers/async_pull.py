@@ -20,6 +20,7 @@ from sqlqueue.consumers.pull_engines import PullEngines
 from sqlqueue.consumers.pulled_delivery import PulledDelivery
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.database import retries
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import seconds
 from sqlqueue.log.placement import worked_on
 
@@ -86,10 +87,10 @@ class AsyncDeliveries:
     An error that ended the engine is raised here.
     """
 
-    def __init__(self, consumer: Consumer, timeout: float | None, aliases: Sequence[str]):
+    def __init__(self, consumer: Consumer, timeout: float | None, logs: Sequence[Log]):
         self._timeout = timeout
         self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
-        self._engine = PullEngines(consumer, aliases, self._wake)
+        self._engine = PullEngines(consumer, logs, self._wake)
         self._looked_at = self._last_taken = time.monotonic()
 
     def close(self) -> None:

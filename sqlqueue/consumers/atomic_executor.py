@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from django.db import Error, transaction
+from django.db import Error
 
 from sqlqueue.consumers.commit_hooks import part_commit_hooks
 from sqlqueue.consumers.connections import Undisturbed, restore, states
@@ -24,9 +24,9 @@ from sqlqueue.core.outcomes import (
 )
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database import retries
+from sqlqueue.database.log import Log
 from sqlqueue.database.retries import FOR_GOOD, ErrorKind
 from sqlqueue.database.server_identity import ServerChanged, SessionReplaced, lead
-from sqlqueue.database.statements import dialect
 from sqlqueue.database.transaction_guard import Guard
 from sqlqueue.exceptions import LeaseLost, Settlement
 from sqlqueue.log.atomic import Superseded, settle_execution, was_committed
@@ -76,8 +76,8 @@ def _engines(operation: Callable[..., T], *args: Any) -> T:
 class AtomicExecutor:
     """Runs the handlers of one atomic consumer."""
 
-    def __init__(self, alias: str, name: str, keep_results: float | None = None, grouped: bool = False):
-        self.alias, self.name, self._keep_results, self._grouped = alias, name, keep_results, grouped
+    def __init__(self, log: Log, name: str, keep_results: float | None = None, grouped: bool = False):
+        self.log, self.name, self._keep_results, self._grouped = log, name, keep_results, grouped
         self.trouble = Trouble(name)  # of the engine's own statements in its transactions
         self.schema_differs: Callable[[Error], None] = lambda error: None  # a table or a column is missing
 
@@ -121,7 +121,7 @@ class AtomicExecutor:
         if len(attempts) > 1 or (execution.batch and not self._grouped):
             returned = None
         for attempt in wanted:
-            handled.results.append((attempt, _engines(outcome_of, self.alias, attempt, returned, keeps)))
+            handled.results.append((attempt, _engines(outcome_of, self.log, attempt, returned, keeps)))
 
     def commit(
         self, execution: Execution, attempts: Sequence[Attempt], work: Callable[[], Handled | None], tries: int
@@ -144,22 +144,22 @@ class AtomicExecutor:
             handled: Handled | None = None
             moved_to: int | None = None
             try:
-                lead(self.alias)  # a new connection, before the transaction begins
-                with dialect(self.alias).writers, transaction.atomic(using=self.alias):
-                    guard = Guard(self.alias)
+                lead(self.log)  # a new connection, before the transaction begins
+                with self.log.dialect.writers, self.log.atomic():
+                    guard = Guard(self.log)
                     begun = True
-                    transaction.on_commit(lambda: committed.append(True), using=self.alias)  # noqa: B023  run in this iteration
+                    self.log.on_commit(lambda: committed.append(True))  # noqa: B023  run in this iteration
                     handled = work()
                     if handled is None:
                         return UNSTARTED
                     attempts = handled.attempts
                     guard.release()
-                    moved_to = settle_execution(self.alias, execution, handled.attempts, guard)
+                    moved_to = settle_execution(self.log, execution, handled.attempts, guard)
                     if handled.effects:
-                        effects.write(self.alias, execution.lease, handled.effects)
-                    write_own(self.alias, execution.lease.ref, handled.results, self._keep_results)
+                        effects.write(self.log, execution.lease, handled.effects)
+                    write_own(self.log, execution.lease.ref, handled.results, self._keep_results)
                     if self._grouped:
-                        part_commit_hooks(self.alias)
+                        part_commit_hooks(self.log)
                     settled = True
             except BaseException as error:
                 forks.leave_if_forked(process)  # in a commit hook
@@ -214,7 +214,7 @@ class AtomicExecutor:
             logger.warning(logfmt("transaction_failed", **facts))
         else:
             logger.warning(logfmt("transaction_not_begun", **facts))
-        retries.drop_connection(self.alias)
+        retries.drop_connection(self.log)
         time.sleep(self.trouble.pause)
         return UNSTARTED
 
@@ -222,7 +222,7 @@ class AtomicExecutor:
         """Let the next handler have another connection: this one may lead to a server of the past for as long as it
         lives."""
         logger.warning(logfmt("session_replaced", **self._log_fields(attempts), meaning=error))
-        retries.drop_connection(self.alias)
+        retries.drop_connection(self.log)
 
     def _log_fields(self, attempts: Sequence[Attempt]) -> dict[str, Any]:
         return {"handler": self.name, **attempts[0].lease.labels, "offset": attempts[0].offset, "count": len(attempts)}
@@ -231,15 +231,15 @@ class AtomicExecutor:
         """Return the outcome of a commit in doubt: ask the database until it tells whether the transaction was
         committed, or the lease is lost."""
         logger.warning(logfmt("commit_outcome_unknown", **self._log_fields(attempts), error=error))
-        retries.drop_connection(self.alias)
+        retries.drop_connection(self.log)
         lease = execution.lease
         try:
             known = retries.patiently(
-                self.alias,
+                self.log,
                 retries.run,
-                self.alias,
+                self.log,
                 was_committed,
-                self.alias,
+                self.log,
                 execution,
                 attempts,
                 give_up=lambda: lease.lost,

@@ -6,25 +6,24 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from django.db import connections
-
 from sqlqueue.core import forks
 from sqlqueue.core.logfmt import logfmt
+from sqlqueue.database.log import Log
 
 logger = logging.getLogger("sqlqueue")
 
 
-def part_commit_hooks(alias: str) -> None:
+def part_commit_hooks(log: Log) -> None:
     """Let each hook of the transaction that is open run, whatever those before it raise: they are different handlers'.
     Django would skip all that follow."""
-    connection: Any = connections[alias]
+    connection: Any = log.connection
     if not connection.savepoint_ids:  # else it is a TestCase's own, and so are the hooks
         connection.run_on_commit = [
-            (savepoints, _guarded(alias, hook), robust) for savepoints, hook, robust in connection.run_on_commit
+            (savepoints, _guarded(log, hook), robust) for savepoints, hook, robust in connection.run_on_commit
         ]
 
 
-def _guarded(alias: str, hook: Callable[[], Any]) -> Callable[[], None]:
+def _guarded(log: Log, hook: Callable[[], Any]) -> Callable[[], None]:
     def run() -> None:
         process = forks.generation()
         try:
@@ -35,6 +34,6 @@ def _guarded(alias: str, hook: Callable[[], Any]) -> Callable[[], None]:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            logger.error(logfmt("commit_hook_failed", alias=alias, hook=repr(hook), error=error), exc_info=error)
+            logger.error(logfmt("commit_hook_failed", log=log, hook=repr(hook), error=error), exc_info=error)
 
     return run

@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, overload
 
-from sqlqueue.conf import settings
 from sqlqueue.consumers.unknown import unknown
 from sqlqueue.core.keys import checked_text
 from sqlqueue.core.membership import batch_of
 from sqlqueue.core.settle_plan import Attempt
 from sqlqueue.database.clock import moment
+from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import InvalidMessage, LeaseLost, Unknown, seconds
 from sqlqueue.log.batches import Batch
 from sqlqueue.log.progress import Reported
@@ -119,7 +119,7 @@ class Delivery(Generic[Payload]):
     @property
     def database(self) -> str:
         """The alias of the database that it is on; "" if there is one log only."""
-        return settings.label(settings.DATABASE)
+        return current_log().label
 
     @property
     def partition(self) -> int:
@@ -199,7 +199,7 @@ class Delivery(Generic[Payload]):
         Raises InvalidResult for what cannot be stored, and LeaseLost if the message is not this consumer's any more.
         """
         self.check_lease()
-        text = reply_text(settings.DATABASE, value)
+        text = reply_text(current_log(), value)
         if self._attempt.reply is None:
             self._attempt.reply = text
 

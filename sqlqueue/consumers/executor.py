@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import Error, InternalError, connections
+from django.db import Error, InternalError
 from django.db.transaction import TransactionManagementError
 
 from sqlqueue.consumers.atomic_executor import AtomicExecutor
@@ -27,6 +27,7 @@ from sqlqueue.core.outcomes import EXPIRED, SUCCESS, SUPERSEDED, UNSTARTED, Outc
 from sqlqueue.core.retry_policy import ALL, RetryFilter
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database import retries
+from sqlqueue.database.log import Log
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.exceptions import InvalidResult, LeaseLost
 from sqlqueue.log.results import asking, outcome_of
@@ -57,13 +58,11 @@ def go_on(execution: Execution, attempt: Attempt, outcome: Outcome, report: Repo
 class HandlerExecutor:
     """Runs the executions of one consumer. All threads share one object."""
 
-    def __init__(self, alias: str, consumer: Consumer):
-        self.alias, self.consumer = alias, consumer
+    def __init__(self, log: Log, consumer: Consumer):
+        self.log, self.consumer = log, consumer
         self._timeout = consumer.options.visibility_timeout
         self._keeps = consumer.options.keep_results is not None
-        self._transaction = AtomicExecutor(
-            alias, consumer.name, consumer.options.keep_results, consumer.options.grouped
-        )
+        self._transaction = AtomicExecutor(log, consumer.name, consumer.options.keep_results, consumer.options.grouped)
         self.divides = True  # a batch that fails, to find the messages that make it fail
 
     @property
@@ -108,7 +107,7 @@ class HandlerExecutor:
         care_for_connections()
         if self.consumer.options.grouped:
             GroupRun(
-                self.alias,
+                self.log,
                 self.consumer,
                 execution,
                 report,
@@ -150,7 +149,7 @@ class HandlerExecutor:
         check_has_run(returned, self.consumer.name)
         if execution.batch or not (self._keeps or asking(attempts)):
             return SUCCESS
-        return self._ask(attempts, outcome_of, self.alias, attempts[0], returned, self._keeps)
+        return self._ask(attempts, outcome_of, self.log, attempts[0], returned, self._keeps)
 
     def _ask(self, together: Sequence[Attempt], operation: Callable[..., T], *args: Any) -> T:
         """Call, once a handler has ended, what may ask the server what it can keep. An error of the database is the
@@ -163,9 +162,9 @@ class HandlerExecutor:
                 attempt.deadline = now() + self._timeout
             return operation(*args)
 
-        if connections[self.alias].in_atomic_block:  # of a test, which alone can roll back
+        if self.log.connection.in_atomic_block:  # of a test, which alone can roll back
             return once()
-        found = retries.patiently(self.alias, once, give_up=lambda: together[0].lease.lost)
+        found = retries.patiently(self.log, once, give_up=lambda: together[0].lease.lost)
         if found is None:
             raise LeaseLost
         return found
@@ -222,7 +221,7 @@ class HandlerExecutor:
         found: dict[Attempt, Outcome] = {}
         for attempt in asked:
             try:
-                found[attempt] = self._ask(together, outcome_of, self.alias, attempt, None, self._keeps)
+                found[attempt] = self._ask(together, outcome_of, self.log, attempt, None, self._keeps)
             except (InvalidResult, LeaseLost) as error:
                 found[attempt] = self._decide(error, attempt, [attempt])
         return found
@@ -256,7 +255,7 @@ class HandlerExecutor:
                 returned = await self._await([attempt], delivery)
             if self._keeps or asking([attempt]):
                 # In the thread of the handlers' database calls: the server may have to be asked what it can keep.
-                return await sync_to_async(self._ask)([attempt], outcome_of, self.alias, attempt, returned, self._keeps)
+                return await sync_to_async(self._ask)([attempt], outcome_of, self.log, attempt, returned, self._keeps)
             return SUCCESS
         except BaseException as error:
             if effect_of(error) is not None:  # likewise

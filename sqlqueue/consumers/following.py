@@ -16,6 +16,7 @@ from sqlqueue.consumers.working_set import Stream
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.settle_plan import FetchedMessage
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.log.newest import Newest, read_newest
 from sqlqueue.log.portions import withheld
@@ -48,8 +49,8 @@ class Trials:
 class Following:
     """Reads the newest messages, and keeps them for the reads of one iteration."""
 
-    def __init__(self, alias: str, server: ServerIdentity):
-        self.alias, self.server = alias, server
+    def __init__(self, log: Log, server: ServerIdentity):
+        self.log, self.server = log, server
         self.trials = Trials()
         self._messages: dict[Stream, list[FetchedMessage]] = {}  # whatever the log has above _above
         self._above = 0
@@ -57,7 +58,7 @@ class Following:
 
     def read(self, above: int) -> Newest | None:
         """Return the messages of the whole log above an offset; None if there are none, or too many."""
-        newest = read_newest(self.alias, above, NEWEST_AT_ONCE, self.server)
+        newest = read_newest(self.log, above, NEWEST_AT_ONCE, self.server)
         if newest.total >= NEWEST_AT_ONCE:
             self.trials.ended(well=False)
         return newest if 0 < newest.total < NEWEST_AT_ONCE else None

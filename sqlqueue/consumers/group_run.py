@@ -14,7 +14,7 @@ from collections.abc import Callable
 from time import monotonic as now
 from typing import Final
 
-from django.db import Error, connections
+from django.db import Error
 
 from sqlqueue.consumers.atomic_executor import AtomicExecutor, EngineFailed, Handled, HandlerFailed
 from sqlqueue.consumers.batch_run import Decide, Started
@@ -26,6 +26,7 @@ from sqlqueue.core.outcomes import ACKED, EXPIRED, SUPERSEDED, UNSTARTED, Outcom
 from sqlqueue.core.partition.closed_queues import ClosedQueues
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database import retries
+from sqlqueue.database.log import Log
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.tracing.delivery_context import DeliveryContext
 
@@ -38,7 +39,7 @@ class GroupRun:
 
     def __init__(
         self,
-        alias: str,
+        log: Log,
         consumer: Consumer,
         execution: Execution,
         report: Callable[[Attempt, Outcome], None],
@@ -47,7 +48,7 @@ class GroupRun:
         transaction: AtomicExecutor,
         ends: Callable[[], bool],
     ):
-        self._alias, self._consumer, self._execution = alias, consumer, execution
+        self._log, self._consumer, self._execution = log, consumer, execution
         self._report, self._started, self._decide = report, started, decide
         self._transaction, self._ends = transaction, ends
         self._again: deque[Attempt] = deque()  # rolled back, or not begun
@@ -141,7 +142,7 @@ class GroupRun:
         with DeliveryContext(delivery):
             self._transaction.handle(self._execution, [attempt], lambda: handler(delivery), handled)
             # A handler that has swallowed an error fails, and not the next one, whose statements are refused.
-            connections[self._alias].validate_no_broken_transaction()
+            self._log.connection.validate_no_broken_transaction()
 
     # -- what did not succeed -----------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core.outcomes import SUPERSEDED, Outcome, VisibilityTimeout
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database import driver
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import BrokenTransaction, NotRun, Settlement
 
 
@@ -39,8 +40,8 @@ class Failures:
 class InlineExecutor(HandlerExecutor):
     """Runs handlers inside the transactions that the calling thread has open, and collects their errors."""
 
-    def __init__(self, alias: str, consumer: Consumer, failures: Failures):
-        super().__init__(alias, consumer)
+    def __init__(self, log: Log, consumer: Consumer, failures: Failures):
+        super().__init__(log, consumer)
         self._failures = failures
         self.divides = not failures.raising  # its first error ends the drain
 

@@ -24,6 +24,7 @@ from sqlqueue.core.outcomes import ACKED, DEAD, EXPIRED, RETRIED, Outcome
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.core.token_stock import TokenStock
+from sqlqueue.database.log import Log
 from sqlqueue.leases.limit_shares import Need, Share, Times, take
 
 logger = logging.getLogger("sqlqueue")
@@ -38,8 +39,8 @@ class GroupLimiter:
     """For the control thread. Times are monotonic seconds; running: how many executions of the group are at work, as
     the dispatcher has counted them."""
 
-    def __init__(self, alias: str, group: str, topic: str, flow: Flow, batch: bool):
-        self.alias, self.group, self.topic, self.flow = alias, group, topic, flow
+    def __init__(self, log: Log, group: str, topic: str, flow: Flow, batch: bool):
+        self.log, self.group, self.topic, self.flow = log, group, topic, flow
         self.running = 0
         self.held_back = False  # something could start but for a token or a slot
         self._told = False  # the table may say that it has, or needs, something
@@ -151,7 +152,7 @@ class GroupLimiter:
         times = Times(ahead * HEADROOM, interval, settings.LEASE_DURATION)
         try:
             self._told, need = True, self._need(waiting, now, ahead)
-            share = take(self.alias, subscriber, self.group, self.topic, need, times)
+            share = take(self.log, subscriber, self.group, self.topic, need, times)
         except Error:
             self.void()
             raise

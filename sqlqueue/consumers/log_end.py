@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from sqlqueue.consumers.following import Following, Trials
 from sqlqueue.consumers.working_set import Stream, WorkingSet
 from sqlqueue.database.horizon import Horizon
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.database.statements import dialect
 from sqlqueue.log.fetch import WATCH_SPAN, poll_head, watch
 
 RESCAN_SHARE = 20  # while the horizon is held back, the search for late commits may take this part of the time: 1/20
@@ -31,14 +31,14 @@ class LogEnd:
     horizon was not probed, although there was something new.
     """
 
-    def __init__(self, alias: str, server: ServerIdentity):
-        self.alias, self.gated = alias, dialect(alias).gated  # gated: publishers may commit in any order
+    def __init__(self, log: Log, server: ServerIdentity):
+        self.log, self.gated = log, log.dialect.gated  # gated: publishers may commit in any order
         self.forget(server)
 
     def forget(self, server: ServerIdentity) -> None:
         """Forget everything; look at this server from now on."""
         self.server = server
-        self.horizon, self.following = Horizon(self.alias, server), Following(self.alias, server)
+        self.horizon, self.following = Horizon(self.log, server), Following(self.log, server)
         self.highest = self.watched_to = 0
         self.due_in: float | None = None
         self.requested: bool | None = None
@@ -76,7 +76,7 @@ class LogEnd:
         shared = subscribers > FEW and self.gated
         if notified and not (shared or requested) and (found_new := self._follow()):
             return self._alarm(working_set, found_new, self.watched_to, self.horizon.value)
-        self.highest, self.due_in, found, self.requested = poll_head(self.alias, self.server, shared, requested)
+        self.highest, self.due_in, found, self.requested = poll_head(self.log, self.server, shared, requested)
         if shared:
             self._learn(found, now)
         seen = self._watch_all()
@@ -92,7 +92,7 @@ class LogEnd:
             self._rescan_at = now + RESCAN_AT_LEAST
         low = self.watched_to if whole else self._watched_high
         if seen is None and self.highest - low <= WATCH_SPAN:
-            seen = watch(self.alias, low, self.highest, self.server)
+            seen = watch(self.log, low, self.highest, self.server)
         concerned = self._alarm(working_set, seen, low, reached if whole else None)
         return concerned and (rose or new)
 
@@ -139,7 +139,7 @@ class LogEnd:
             return None
         if not self._counting.due():
             return None
-        seen = watch(self.alias, low, self.highest, self.server)
+        seen = watch(self.log, low, self.highest, self.server)
         complete = sum(seen.values()) == self.highest - low
         self._counting.ended(well=complete)
         if not complete:

@@ -79,7 +79,7 @@ class Loop:
         self._limits = ReadingLimits()
         self.withdrawals = Withdrawals(ownership, dispatcher.reserved_threads, self.in_flight)
         self._starved: frozenset[Subscription] = frozenset()  # as of the last balance
-        self.progress = ProgressWriter(ownership.alias)
+        self.progress = ProgressWriter(ownership.log)
         self.named_server = NamedServerWarning(subscriber=ownership.subscriber)
         self.working_set = WorkingSet()
         self._visits_all = True
@@ -119,7 +119,7 @@ class Loop:
             self.named_server.elsewhere(error)
             if self.ownership.leases():
                 self.start_over()
-            retries.drop_connection(self.ownership.alias)
+            retries.drop_connection(self.ownership.log)
             return ELSEWHERE_PAUSE
         except SessionReplaced as error:
             logger.warning(logfmt("session_replaced", subscriber=self.ownership.subscriber, meaning=error))
@@ -134,7 +134,7 @@ class Loop:
                 logfmt("iteration_failed", subscriber=self.ownership.subscriber, error_kind=kind.name, error=error)
             )
             announce(operation_retried, Loop, operation="iteration", error_kind=kind.name, error=error)
-            retries.drop_connection(self.ownership.alias)
+            retries.drop_connection(self.ownership.log)
             return 0.05 if kind is retries.ErrorKind.CONTENTION else self.settler.trouble.pause
 
     def start_over(self) -> None:
@@ -147,7 +147,7 @@ class Loop:
             if subscription.limiter is not None:
                 subscription.limiter.void()
         self.settler.lose([assigned.lease for assigned in self.ownership.assigned_partitions()], SERVER_CHANGED)
-        self.ownership.server = ServerIdentity(self.ownership.alias)
+        self.ownership.server = ServerIdentity(self.ownership.log)
         self.reader.forget(self.ownership.server)
         self.registration.forget_end()
         self._scheduled_at = math.inf

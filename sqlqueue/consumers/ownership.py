@@ -16,6 +16,7 @@ from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.ref import GroupTopic
 from sqlqueue.core.partition_numbers import Numbers
 from sqlqueue.database import clock
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.leases import release
 from sqlqueue.leases.acquire import AT_ONCE, acquire_leases
@@ -39,21 +40,21 @@ class Ownership:
 
     def __init__(
         self,
-        alias: str,
+        log: Log,
         subscriber: str,
         subscriptions: list[Subscription],
         lease_duration: float,
         served: Numbers | None = None,
     ):
-        self.alias, self.subscriber, self.subscriptions = alias, subscriber, subscriptions
+        self.log, self.subscriber, self.subscriptions = log, subscriber, subscriptions
         self.lease_duration, self.served = lease_duration, served
-        self.server = ServerIdentity(alias)
+        self.server = ServerIdentity(log)
         self.lacks = False  # the last balance has left it below its share: others have yet to give up, or were faster
         self.progress: Callable[[], None] = lambda: None
         self.lost: Callable[[Iterable[HeldLease]], None] = self.lose  # called for leases that others have revoked
         self.withdrawn: frozenset[GroupTopic] = frozenset()  # left to others; the lease renewer reads it
         self._several_since: float | None = None
-        self._balancer = Balancer(alias, subscriber, lease_duration)
+        self._balancer = Balancer(log, subscriber, lease_duration)
         self._by_group_topic = {subscription.group_topic: subscription for subscription in subscriptions}
 
     @property
@@ -132,7 +133,7 @@ class Ownership:
             if not plan.give_up:
                 take += plan.take.values()
         if free:
-            release.release(self.alias, self.subscriber, free)
+            release.release(self.log, self.subscriber, free)
         found = self._take(take[:AT_ONCE], horizon, clock) if take else {}
         self.lacks = any(plan.wanted > len(found.get(group_topic, ())) for group_topic, plan in plans.items())
         return bool(found), len(take) > AT_ONCE
@@ -175,11 +176,11 @@ class Ownership:
 
     def refresh(self) -> None:
         """Read the options that may change while the process runs: pauses, history, hours and limits."""
-        for group_topic, options in served(self.alias, self._by_group_topic).items():
+        for group_topic, options in served(self.log, self._by_group_topic).items():
             if group_topic in self._by_group_topic:  # else two of different ones
                 self._by_group_topic[group_topic].apply(options)
         if timed := [each for each in self.subscriptions if each.flow.active is not None or each.outside_hours]:
-            now = clock.now(self.alias)
+            now = clock.now(self.log)
             for subscription in timed:
                 subscription.look_at_clock(now)
 
@@ -189,7 +190,7 @@ class Ownership:
         found: dict[Subscription, set[int]] = defaultdict(set)
         now = clock()
         for taken in acquire_leases(
-            self.alias, self.subscriber, leases, priorities, self.lease_duration, horizon, self.server
+            self.log, self.subscriber, leases, priorities, self.lease_duration, horizon, self.server
         ):
             subscription = self._by_group_topic[taken.ref.group, taken.ref.topic]
             assigned = subscription.adopt(taken, now + self.lease_duration, now)
@@ -223,7 +224,7 @@ class Ownership:
                 for assigned in subscription.of_partition(number):
                     subscription.drop(assigned)
         leases = {subscription.group_topic: numbers for subscription, numbers in partitions.items()}
-        release.release(self.alias, self.subscriber, leases)
+        release.release(self.log, self.subscriber, leases)
         self._announce(lease_released, partitions)
 
     def lose(self, leases: Iterable[HeldLease], why: str = TAKEN_OVER) -> None:

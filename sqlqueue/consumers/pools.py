@@ -226,7 +226,7 @@ class InlinePool(Pool):
 
     def submit(self, executor: HandlerExecutor, execution: Execution, reserved: bool = False) -> None:
         """Run an execution now; release it if the drain is to end."""
-        inline = InlineExecutor(executor.alias, executor.consumer, self._failures)
+        inline = InlineExecutor(executor.log, executor.consumer, self._failures)
         if self._failures.ends is not None:
             for attempt in execution.stop():
                 self._report(attempt, UNSTARTED)

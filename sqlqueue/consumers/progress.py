@@ -8,7 +8,7 @@ from django.db import Error
 
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.settle_plan import Attempt
-from sqlqueue.database.statements import dialect
+from sqlqueue.database.log import Log
 from sqlqueue.log.progress import Reported, store
 
 EVERY = 1.0  # seconds between two writes
@@ -18,9 +18,9 @@ class ProgressWriter:
     """Stores what handlers have reported, at most once a second, in one statement on the control thread's own
     connection: it is seen before an atomic handler commits, and no handler waits for it."""
 
-    def __init__(self, alias: str):
-        self._alias, self._next = alias, 0.0
-        self._one_writer = dialect(alias).one_writer
+    def __init__(self, log: Log):
+        self._log, self._next = log, 0.0
+        self._one_writer = log.dialect.one_writer
 
     def write(self, assigned_partitions: Sequence[AssignedPartition], now: float) -> None:
         """Store the last report of each delivery since the last write, if it is time."""
@@ -39,7 +39,7 @@ class ProgressWriter:
             return
         self._next = now + EVERY
         try:
-            store(self._alias, list(reported.items()))
+            store(self._log, list(reported.items()))
         except Error:
             for attempt, said in reported.items():
                 attempt.lease.progress.setdefault(attempt, said)

@@ -19,6 +19,7 @@ from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.core.flow import NO_FLOW
 from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.settle_plan import Attempt, Execution
+from sqlqueue.database.log import Log, current_log
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.log.topics import require_declared
 
@@ -32,7 +33,7 @@ def pulled_consumer(topic: str, group: str, options: dict[str, Any]) -> Consumer
     if options.get("commit_every", 1) != 1:
         raise ConfigurationError("a pull loop's receiver commits by itself: leave commit_every out")
     made = build(topic, {"group": group, **options})
-    require_declared(settings.DATABASE, topic)
+    require_declared(current_log(), topic)
     # One that names no limits leaves the group's as they are.
     return Consumer(topic=topic, handler=_no_handler, declares=made["flow"] != NO_FLOW, **made)
 
@@ -47,14 +48,14 @@ class PullPool(Pool):
 
     def __init__(
         self,
-        alias: str,
+        log: Log,
         consumer: Consumer,
         report: Report,
         ended: Callable[[Execution], None],
         arrived: Callable[[], None],
         deliveries: SimpleQueue[PulledDelivery | None],
     ):
-        self.alias, self.consumer, self._report, self._ended, self._arrived = alias, consumer, report, ended, arrived
+        self.log, self.consumer, self._report, self._ended, self._arrived = log, consumer, report, ended, arrived
         self.deliveries = deliveries
         self._executor: HandlerExecutor | None = None
 
@@ -68,7 +69,7 @@ class PullPool(Pool):
         if attempt is None:
             self._ended(execution)
         else:
-            pulled = PulledDelivery(self.alias, self.consumer, execution, attempt, self.settle, self.begin)
+            pulled = PulledDelivery(self.log, self.consumer, execution, attempt, self.settle, self.begin)
             self.deliveries.put(pulled)
             self._arrived()
 
@@ -108,20 +109,20 @@ class PullEngine:
     def __init__(
         self,
         consumer: Consumer,
-        alias: str,
+        log: Log,
         deliveries: SimpleQueue[PulledDelivery | None],
         changed: Callable[[], None],
     ):
-        self._alias, self._changed = alias, changed
+        self._log, self._changed = log, changed
         self._error: BaseException | None = None
         self._started, self._ended = threading.Event(), threading.Event()
 
         def make_pool(report: Report, ended: Callable[[Execution], None]) -> PullPool:
-            return PullPool(alias, consumer, report, ended, self._tell, deliveries)
+            return PullPool(log, consumer, report, ended, self._tell, deliveries)
 
         # The throttle admits twice as many deliveries as threads: here, those that the receiver may have unsettled.
         threads = max(1, consumer.options.batch_size // 2)
-        with settings.at(alias):
+        with settings.at(log.alias):
             self._subscriber = Subscriber([consumer], threads=threads, pool=make_pool)
         self._thread = threading.Thread(target=self._run, name="sqlqueue-subscribe", daemon=True)
 
@@ -131,7 +132,7 @@ class PullEngine:
 
     def _run(self) -> None:
         try:
-            with settings.at(self._alias):
+            with settings.at(self._log.alias):
                 self._subscriber.run(started=self._note_start)
         except BaseException as error:  # it is raised in the receiver
             self._error = error

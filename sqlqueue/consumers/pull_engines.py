@@ -9,6 +9,7 @@ from sqlqueue.consumers.pull_engine import PullEngine
 from sqlqueue.consumers.pulled_delivery import PulledDelivery
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core import forks
+from sqlqueue.database.log import Log
 
 
 class PullEngines:
@@ -16,10 +17,10 @@ class PullEngines:
     raised by `check`, and `join` ends the others. While a database does not answer, its engine waits for it, and the
     others go on."""
 
-    def __init__(self, consumer: Consumer, aliases: Sequence[str], changed: Callable[[], None] = lambda: None):
+    def __init__(self, consumer: Consumer, logs: Sequence[Log], changed: Callable[[], None] = lambda: None):
         self.deliveries: SimpleQueue[PulledDelivery | None] = SimpleQueue()
         self._process = forks.generation()
-        self._engines = [PullEngine(consumer, alias, self.deliveries, changed) for alias in aliases]
+        self._engines = [PullEngine(consumer, log, self.deliveries, changed) for log in logs]
 
     def start(self) -> None:
         """Start their threads."""

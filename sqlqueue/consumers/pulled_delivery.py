@@ -7,15 +7,15 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import connections
 
-from sqlqueue.conf import settings
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core import outcomes
 from sqlqueue.core.effects import effect_of
 from sqlqueue.core.outcomes import SUPERSEDED, Outcome
 from sqlqueue.core.settle_plan import Attempt, Execution
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError, LeaseLost, Postpone, Reject, Retry, Settlement
 from sqlqueue.log.atomic import settle_execution
 from sqlqueue.log.results import asking, outcome_of, write_own
@@ -33,7 +33,7 @@ class PulledDelivery(Delivery):
 
     def __init__(
         self,
-        alias: str,
+        log: Log,
         consumer: Consumer,
         execution: Execution,
         attempt: Attempt,
@@ -41,7 +41,7 @@ class PulledDelivery(Delivery):
         begin: Callable[[PulledDelivery], bool],
     ):
         super().__init__(attempt, consumer.payloads)
-        self._alias, self._consumer, self._execution, self._report = alias, consumer, execution, settle
+        self._log, self._consumer, self._execution, self._report = log, consumer, execution, settle
         self._begin = begin
         self._settled = ""  # the name of the method
         self._commits: _CommitWatch | None = None  # watches the transaction that it was acked in
@@ -49,7 +49,7 @@ class PulledDelivery(Delivery):
     @property
     def database(self) -> str:
         """The alias of the database that it is on; "" if there is one log only."""
-        return settings.label(self._alias)
+        return self._log.label
 
     def ready(self) -> bool:
         """Start its visibility timeout, and tell whether the receiver can have it: if not, it is settled here."""
@@ -81,10 +81,10 @@ class PulledDelivery(Delivery):
         Raises ConfigurationError in a transaction of another database, whose rollback could not undo the ack, and for a
         result without keep_results and a caller; InvalidResult for one that cannot be stored: then it is not acked.
         """
-        alias, outcome = self._alias, self._success(result)
+        log, outcome = self._log, self._success(result)
         held = [one.alias for one in connections.all(initialized_only=True) if one.in_atomic_block]
-        if alias in held:
-            self._ack_in_transaction(alias, outcome)
+        if log.alias in held:
+            self._ack_in_transaction(log, outcome)
         elif held:
             raise ConfigurationError(
                 f"{self!r} is acked in a transaction of {held[0]!r}, and would stay so if that is rolled back: ack it "
@@ -97,17 +97,17 @@ class PulledDelivery(Delivery):
         keeps = self._consumer.options.keep_results is not None
         if result is not None and not keeps and not asking([self._attempt]):
             raise ConfigurationError(DROPPED)
-        return outcome_of(self._alias, self._attempt, result, keeps)
+        return outcome_of(self._log, self._attempt, result, keeps)
 
-    def _ack_in_transaction(self, alias: str, outcome: Outcome) -> None:
+    def _ack_in_transaction(self, log: Log, outcome: Outcome) -> None:
         if self._is_settled("ack"):
             return
-        moved_to = settle_execution(alias, self._execution, [self._attempt])
+        moved_to = settle_execution(log, self._execution, [self._attempt])
         kept = self._consumer.options.keep_results
-        write_own(alias, self._execution.lease.ref, [(self._attempt, outcome)], kept)
+        write_own(log, self._execution.lease.ref, [(self._attempt, outcome)], kept)
         self._settled = "ack"
         self._commits = _CommitWatch(
-            alias, lambda: self._report(self._execution, self._attempt, outcomes.committed_at(moved_to))
+            log, lambda: self._report(self._execution, self._attempt, outcomes.committed_at(moved_to))
         )
 
     @property
@@ -173,9 +173,9 @@ class PulledDelivery(Delivery):
 class _CommitWatch:
     """Watches whether the transaction, or the savepoint, that is open now on this thread's connection commits."""
 
-    def __init__(self, alias: str, then: Callable[[], None]):
-        self._connection, self._then, self._committed = connections[alias], then, False
-        transaction.on_commit(self, using=alias)
+    def __init__(self, log: Log, then: Callable[[], None]):
+        self._connection, self._then, self._committed = log.connection, then, False
+        log.on_commit(self)
 
     def __call__(self) -> None:
         self._committed = True

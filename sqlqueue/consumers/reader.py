@@ -13,6 +13,7 @@ from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.queues import Missing
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Found, Read
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.log.fetch import changed, fetch, scan
 from sqlqueue.log.loading import Asked, gather, load
@@ -28,8 +29,8 @@ class Reader:
     """Reads up to what is known of the log's end. For one thread. What another server answers is not used: a read
     raises ServerChanged or SessionReplaced."""
 
-    def __init__(self, alias: str, server: ServerIdentity):
-        self.alias, self.server, self.log_end = alias, server, LogEnd(alias, server)
+    def __init__(self, log: Log, server: ServerIdentity):
+        self.log, self.server, self.log_end = log, server, LogEnd(log, server)
         # By (group, topic) the rows that are still to be asked for.
         self._waiting: dict[tuple[str, str], Iterator[tuple[PartitionRef, int]]] = {}
 
@@ -94,8 +95,8 @@ class Reader:
         others = [(assigned.ref, read) for (assigned, read), found in zip(reads, already_read) if found is None]
         sifted = [(ref, read) for ref, read in others if read.sift is not None]
         whole = [(ref, read) for ref, read in others if read.sift is None]
-        of_sifted = iter(sift(self.alias, sifted, self.server) if sifted else ())
-        of_whole = iter(fetch(self.alias, whole, self.server) if whole else ())
+        of_sifted = iter(sift(self.log, sifted, self.server) if sifted else ())
+        of_whole = iter(fetch(self.log, whole, self.server) if whole else ())
         return [
             found if found is not None else next(of_whole if read.sift is None else of_sifted)
             for (_, read), found in zip(reads, already_read)
@@ -107,13 +108,13 @@ class Reader:
         missing: list[tuple[AssignedPartition, list[Missing]]] = []
         for assigned in assigned_partitions:
             if (span := assigned.to_scan()) is not None:
-                assigned.scanned(*span, scan(self.alias, assigned.ref, *span, self.server), now)
+                assigned.scanned(*span, scan(self.log, assigned.ref, *span, self.server), now)
             some = assigned.missing(self.log_end.horizon.value)
             if some:
                 missing.append((assigned, some if assigned.weighed else some[:FIRST_READ]))
         asked = [Asked(each.ref, [offset for offset, _ in some], each.loadable) for each, some in missing]
         total = 0
-        for (assigned, some), (found, count) in zip(missing, gather(self.alias, asked, self.server)):
+        for (assigned, some), (found, count) in zip(missing, gather(self.log, asked, self.server)):
             assigned.add_missing(some[:count], found, now)
             total += count
         return total
@@ -129,7 +130,7 @@ class Reader:
         asked: dict[PartitionRef, list[int]] = {}
         for ref, offset in islice(waiting, CHANGES_AT_ONCE):
             asked.setdefault(ref, []).append(offset)
-        found = changed(self.alias, asked, self.server)
+        found = changed(self.log, asked, self.server)
         for ref, offsets in asked.items():
             for offset in offsets:
                 if (ref.partition, ref.priority, offset) in found and ref in assigned_partitions:
@@ -147,7 +148,7 @@ class Reader:
             if not offsets:
                 return
             while offsets:
-                ((found, count),) = load(self.alias, [Asked(assigned.ref, offsets, assigned.loadable)], self.server)
+                ((found, count),) = load(self.log, [Asked(assigned.ref, offsets, assigned.loadable)], self.server)
                 offsets = offsets[count:]
                 for offset, (row, message) in found.items():
                     if message is not None and not assigned.sieve.wants(message):
@@ -165,7 +166,7 @@ class Reader:
     def _load(self, rows: Sequence[tuple[AssignedPartition, Sequence[int]]], now: float) -> None:
         rows = [(assigned, some if assigned.weighed else some[:FIRST_READ]) for assigned, some in rows]
         asked = [Asked(assigned.ref, offsets, assigned.loadable) for assigned, offsets in rows]
-        for (assigned, offsets), (found, count) in zip(rows, load(self.alias, asked, self.server)):
+        for (assigned, offsets), (found, count) in zip(rows, load(self.log, asked, self.server)):
             for offset in offsets[:count]:
                 row, message = found.get(offset, (None, None))
                 assigned.load(offset, row, message, now)

@@ -10,6 +10,7 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.registry import Consumer, Registry, build
 from sqlqueue.core.relay import PREFIX, relay_topic
 from sqlqueue.database import retries
+from sqlqueue.database.log import all_logs, current_log
 from sqlqueue.exceptions import Postpone, Reject, SqlqueueError
 from sqlqueue.log.relay import arrive
 
@@ -30,7 +31,7 @@ def bring(deliveries: Any) -> None:
     letter here."""
     target = deliveries[0].topic.removeprefix(PREFIX)
     try:
-        arrive(settings.DATABASE, target, [delivery._attempt.message for delivery in deliveries])
+        arrive(current_log(), target, [delivery._attempt.message for delivery in deliveries])
     except Error as error:
         if retries.unreachable(target, error):
             raise Postpone(f"{target} does not answer: {error}", delay=AWAY) from error
@@ -47,8 +48,8 @@ def add_consumers(registry: Registry) -> None:
     """Register a consumer for each database, and no others that were registered so before."""
     for group_topic in [one for one, made in registry.consumers.items() if made.handler is bring]:
         del registry.consumers[group_topic]
-    for alias in settings.aliases if settings.several else ():
-        topic = relay_topic(alias)
+    for log in all_logs() if settings.several else ():
+        topic = relay_topic(log.alias)
         registry.add(Consumer(topic=topic, handler=bring, **build(topic, OPTIONS)))
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from django.db import connections
-
 from sqlqueue.consumers.settler import Settler
 from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.database import retries
@@ -18,7 +16,7 @@ class Releases:
     """Releases partitions of one process. `give_up` tells it to stop waiting for a database that is unreachable."""
 
     def __init__(self, settler: Settler, clock: Callable[[], float], give_up: Callable[[], bool]):
-        self.alias, self.ownership, self.settler = settler.alias, settler.ownership, settler
+        self.log, self.ownership, self.settler = settler.log, settler.ownership, settler
         self._clock, self._give_up = clock, give_up
 
     def release(self, partitions: Mapping[Subscription, set[int]]) -> None:
@@ -46,7 +44,7 @@ class Releases:
         except (ServerChanged, SessionReplaced):
             settled = []  # the next owner recovers what was in flight
         if settled is not None:
-            before = connections[self.alias].connection
-            retries.patiently(self.alias, self.ownership.release, partitions, give_up=self._give_up)
-            if connections[self.alias].connection is not before:
+            before = self.log.connection.connection
+            retries.patiently(self.log, self.ownership.release, partitions, give_up=self._give_up)
+            if self.log.connection.connection is not before:
                 self.settler.server.doubtful = True

@@ -35,7 +35,7 @@ class Settler:
     unreachable."""
 
     def __init__(self, ownership: Ownership, in_flight: InFlight, give_up: Callable[[], bool]):
-        self.alias, self.ownership, self.in_flight = ownership.alias, ownership, in_flight
+        self.log, self.ownership, self.in_flight = ownership.log, ownership, in_flight
         self.outcome_counter = OutcomeCounter()
         self.settled = 0  # deliveries settled so far
         self.questions = Questions()
@@ -60,7 +60,7 @@ class Settler:
         """
         try:
             results = retries.patiently(
-                self.alias, self.settle_on_the_same_server, plans, give_up=self._give_up, failed=self.failed
+                self.log, self.settle_on_the_same_server, plans, give_up=self._give_up, failed=self.failed
             )
         except BaseException as error:
             self._unclaim(plans)
@@ -107,7 +107,7 @@ class Settler:
         return {member.batch for lease in leases for member in lease.members.values()}
 
     def _end_batches(self, batches: Iterable[str]) -> None:
-        batch_ends.check_quietly(self.alias, batches)
+        batch_ends.check_quietly(self.log, batches)
 
     def settle_on_the_same_server(self, plans: Sequence[SettlePlan]) -> list[SettleResult]:
         """Settle once. Raises ServerChanged if the server is not the one on which the partitions were taken, and
@@ -116,7 +116,7 @@ class Settler:
         for last in (False, False, True):
             self.server.make_sure()
             try:
-                return settle(self.alias, plans, self.ownership.subscriber, histories, time.monotonic())
+                return settle(self.log, plans, self.ownership.subscriber, histories, time.monotonic())
             except SessionReplaced:
                 if last:
                     raise

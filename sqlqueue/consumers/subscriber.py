@@ -39,6 +39,7 @@ from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.partition_numbers import Numbers
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database import lock_timeouts, named_server, retries
+from sqlqueue.database.log import Log, current_log, home_log
 from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, SessionReplaced
 from sqlqueue.database.transactions import refusal
 from sqlqueue.exceptions import ConfigurationError
@@ -56,9 +57,9 @@ NAMED_CHECK = 0.25  # seconds between two looks for the named server
 DRAIN_CHECK = 0.2  # seconds between two checks whether anything is due
 
 
-def refuse_transaction(alias: str) -> None:
+def refuse_transaction(log: Log) -> None:
     """Raise ConfigurationError where a consumer's statements would be part of a caller's transaction."""
-    if why := refusal(connections[alias]):
+    if why := refusal(log.connection):
         raise ConfigurationError(f"a consumer cannot run {why}")
 
 
@@ -78,15 +79,15 @@ class Subscriber:
         limited: bool = True,
         partitions: Numbers | None = None,
     ):
-        self.alias: str = settings.DATABASE
+        self.log = current_log()
         self.name = name or heartbeat.subscriber_name()
         self.clock = time.monotonic
         self.liveness = liveness or Liveness()
-        self.subscriptions = [Subscription(self.alias, consumer, limited) for consumer in consumers]
-        self.ownership = Ownership(self.alias, self.name, self.subscriptions, settings.LEASE_DURATION, partitions)
+        self.subscriptions = [Subscription(self.log, consumer, limited) for consumer in consumers]
+        self.ownership = Ownership(self.log, self.name, self.subscriptions, settings.LEASE_DURATION, partitions)
         self.ownership.progress = self.liveness.mark_iteration
-        self.reader = Reader(self.alias, self.ownership.server)
-        self._registration = Registration(self.alias, self.subscriptions)
+        self.reader = Reader(self.log, self.ownership.server)
+        self._registration = Registration(self.log, self.subscriptions)
         self._awake = threading.Event()
         threads = threads or settings.THREADS
         make_pool = pool or (lambda report, ended: ThreadPool(threads, report, ended))
@@ -128,7 +129,7 @@ class Subscriber:
 
     def start(self) -> None:
         """Register the groups, write a heartbeat, start the background tasks."""
-        refuse_transaction(self.alias)
+        refuse_transaction(self.log)
         self._keep_server_named()
         if self._named_server is not None:
             self._find_named_server()
@@ -164,10 +165,10 @@ class Subscriber:
         self.loop.withdrawals.beat = self._lease_renewer.beat
         self._renew_at = self.clock() + settings.HEARTBEAT_INTERVAL
         if self._with_background_tasks:
-            self.loop.scheduler = SchedulerTask(self.alias, LOOK)
-            collector = CollectorTask(self.alias, settings.COLLECT_INTERVAL, settings.LEASE_DURATION)
-            stats_recorder, requests = StatsRecorder(self.alias, self.settler.outcome_counter), RequestTask(self.alias)
-            batches = [BatchTask(self.alias)] if self.alias == settings.home else []  # they are on DATABASE
+            self.loop.scheduler = SchedulerTask(self.log, LOOK)
+            collector = CollectorTask(self.log, settings.COLLECT_INTERVAL, settings.LEASE_DURATION)
+            stats_recorder, requests = StatsRecorder(self.log, self.settler.outcome_counter), RequestTask(self.log)
+            batches = [BatchTask(self.log)] if self.log == home_log() else []  # they are on DATABASE
             for self._batches in batches:
                 self.settler.look_at_batches = self._batches.look_at
             self.loop.told = [requests, *batches]
@@ -175,8 +176,8 @@ class Subscriber:
             for task in looking:
                 task.in_reserve = lambda: self.ownership.in_reserve
             self._background_tasks = [self._lease_renewer, collector, stats_recorder, *looking]
-            if self.alias == settings.home and (schedules := declared()):
-                self._background_tasks.append(PeriodicTask(self.alias, schedules))
+            if self.log == home_log() and (schedules := declared()):
+                self._background_tasks.append(PeriodicTask(self.log, schedules))
             for task in self._background_tasks:
                 task.start()
         group_topics = [subscription.group_topic for subscription in self.subscriptions]
@@ -186,15 +187,15 @@ class Subscriber:
     def _keep_server_named(self) -> None:
         """Start what keeps a server named, where that is of any use: the present server may be a node of a cluster, or
         have the data of one, although the former one was not."""
-        if self._with_background_tasks and self._named_server is None and named_server.concerns(self.alias):
-            self._named_server = NamedServerTask(self.alias, self._look_again)
+        if self._with_background_tasks and self._named_server is None and named_server.concerns(self.log):
+            self._named_server = NamedServerTask(self.log, self._look_again)
             self._named_server.start()
 
     def _renew_name(self, now: float) -> None:
         """Renew the name of the loop's server if the task, whose connection leads elsewhere, cannot."""
         if self._named_server is not None and self._named_server.elsewhere and now >= self._name_due_at:
             self._name_due_at = now + RENEW_EVERY
-            named_server.renew(self.alias)
+            named_server.renew(self.log)
 
     def _find_named_server(self) -> None:
         """Wait until this thread is connected to the named server."""
@@ -205,7 +206,7 @@ class Subscriber:
                 return
             except NotNamedServer as error:
                 self.loop.named_server.elsewhere(error)
-                retries.drop_connection(self.alias)
+                retries.drop_connection(self.log)
             time.sleep(NAMED_CHECK)
 
     def _look_again(self) -> None:
@@ -287,7 +288,7 @@ class Subscriber:
         Waits for a database that is unreachable. Every exit but a second signal releases the leases.
         """
         process = forks.generation()
-        with forks.hosting(), lock_timeouts.limited(self.alias):
+        with forks.hosting(), lock_timeouts.limited(self.log):
             ask_at = 0.0
             self.start()
             try:
@@ -353,16 +354,16 @@ class Subscriber:
             if retries.classify(error) in retries.FOR_GOOD:
                 raise
             self.settler.failed(error)
-            retries.drop_connection(self.alias)
+            retries.drop_connection(self.log)
             return True
 
     def _anything_due(self) -> bool:
         # The schedule is read before the log, because a message may move from the schedule to the log in between.
         active = [subscription for subscription in self.subscriptions if not subscription.resting]
-        return anything_scheduled(self.alias, {subscription.consumer.topic for subscription in active}) or any(
+        return anything_scheduled(self.log, {subscription.consumer.topic for subscription in active}) or any(
             self.reader.unread(list(subscription.assigned.values()))
             or anything_due(
-                self.alias,
+                self.log,
                 *subscription.group_topic,
                 subscription.consumer.options.ordering,
                 set(subscription.assigned),
@@ -388,8 +389,8 @@ class Subscriber:
                 self._named_server.stop()
             self.dispatcher.pool.close()
         if any(subscription.limiter is not None for subscription in self.subscriptions):
-            retries.patiently(self.alias, limit_shares.leave, self.alias, self.name, give_up=self._out_of_time)
-        retries.patiently(self.alias, heartbeat.leave, self.alias, self.name, give_up=self._out_of_time)
+            retries.patiently(self.log, limit_shares.leave, self.log, self.name, give_up=self._out_of_time)
+        retries.patiently(self.log, heartbeat.leave, self.log, self.name, give_up=self._out_of_time)
         announce(subscriber_stopped, Subscriber, subscriber=self.name)
         if self._with_background_tasks:
             connections.close_all()

@@ -16,6 +16,7 @@ from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.key_limit import NO_LIMIT, KeyLimit
 from sqlqueue.core.partition.key_rate import KeyRate
 from sqlqueue.core.partition.ref import PartitionRef
+from sqlqueue.database.log import Log
 from sqlqueue.leases.acquire import AcquiredPartition
 from sqlqueue.log import groups
 from sqlqueue.log.groups import Served
@@ -26,8 +27,8 @@ class Subscription:
     """The partitions that a process has for one consumer. For the control thread. limited: it keeps to the group's
     hours and limits."""
 
-    def __init__(self, alias: str, consumer: Consumer, limited: bool = True):
-        self.alias, self.consumer = alias, consumer
+    def __init__(self, log: Log, consumer: Consumer, limited: bool = True):
+        self.log, self.consumer = log, consumer
         self._limited = limited
         self.flow = NO_FLOW
         self.limiter: GroupLimiter | None = None  # None: no limits to share
@@ -37,7 +38,7 @@ class Subscription:
         self._most_of_key: int | None = None
         self._key_limits: dict[int, KeyLimit] = {}  # by partition: its priorities have one
         self.outside_hours = False
-        self.executor = HandlerExecutor(alias, consumer)
+        self.executor = HandlerExecutor(log, consumer)
         self.assigned: dict[PartitionRef, AssignedPartition] = {}
         self.changes = 0  # grows whenever `assigned` changes
         self.leases: dict[PartitionRef, HeldLease] = {}  # of `assigned`; other threads read these only
@@ -72,7 +73,7 @@ class Subscription:
         if not self.flow.shared:
             self.limiter = None
         elif self.limiter is None:
-            self.limiter = GroupLimiter(self.alias, *self.group_topic, self.flow, self.consumer.options.together)
+            self.limiter = GroupLimiter(self.log, *self.group_topic, self.flow, self.consumer.options.together)
         else:
             self.limiter.follow(self.flow)
         self._apply_key_rate(self.flow.rate_per_key)
@@ -90,9 +91,9 @@ class Subscription:
         has lost since they wait again, and the numbers of those of retired epochs, which are over."""
         if not self.altered:
             return [], set()
-        found = leased(self.alias, *self.group_topic)
-        if found.more and groups.start_epochs(self.alias, *self.group_topic):
-            found = leased(self.alias, *self.group_topic)
+        found = leased(self.log, *self.group_topic)
+        if found.more and groups.start_epochs(self.log, *self.group_topic):
+            found = leased(self.log, *self.group_topic)
         self.numbered, self.partitions = found.numbered, len(found.numbered)
         gone = [lease for ref, lease in self.leases.items() if ref.partition not in found.numbered]
         lost = [lease for lease in gone if lease.ref.partition in found.waiting]

@@ -45,7 +45,7 @@ class Withdrawals:
 
     def _withdraw(self, subscription: Subscription) -> None:
         own, group_topic = self._ownership, subscription.group_topic
-        if not withdrawal.withdraw(own.alias, own.subscriber, group_topic, numbers_text(own.served)):
+        if not withdrawal.withdraw(own.log, own.subscriber, group_topic, numbers_text(own.served)):
             return
         own.withdrawn |= {group_topic}
         self._in_flight.release_of(subscription)

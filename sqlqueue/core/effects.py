@@ -69,7 +69,7 @@ class Effect:
         """
         raise NotImplementedError
 
-    def settle(self, alias: str, lease: HeldLease, writes: Sequence[EffectWrite]) -> None:
+    def settle(self, log: Any, lease: HeldLease, writes: Sequence[EffectWrite]) -> None:
         """Write values of messages of one partition, in the current transaction, which settles these and holds the
         fence: the owner's, or an atomic handler's own.
 
@@ -77,22 +77,22 @@ class Effect:
         become two. An error rolls the settle back, which is tried again.
         """
 
-    def sweep(self, alias: str) -> bool:
+    def sweep(self, log: Any) -> bool:
         """Delete what has served its time, a bounded number of rows, in transactions of its own; return whether there
         is more. Called with each collection, by one process of all."""
         return False
 
-    def survey(self, alias: str, topics: Sequence[str]) -> Mapping[str, Mapping[str, Count]]:
+    def survey(self, log: Any, topics: Sequence[str]) -> Mapping[str, Mapping[str, Count]]:
         """Return the counts of each of these topics by the names of the figures, for pages, commands and metrics, in a
         few bounded statements."""
         return {}
 
-    def unsettled(self, alias: str, topic: str) -> Mapping[str, Count]:
+    def unsettled(self, log: Any, topic: str) -> Mapping[str, Count]:
         """Return what a drop of a topic would lose, by the names of figures. Called outside of a transaction, perhaps
         several times."""
         return {}
 
-    def drop(self, alias: str, topic: str, most: int) -> int:
+    def drop(self, log: Any, topic: str, most: int) -> int:
         """Delete some of what `unsettled` counts, at most so many rows, in the current transaction; return how many.
         Called until it returns 0, and again if the drop of the topic is repeated."""
         return 0
@@ -127,12 +127,12 @@ def texts(counts: Mapping[str, Count]) -> list[str]:
     return [figure.text(count) for figure in figures() if (count := counts.get(figure.name)) and count.count]
 
 
-def unsettled(alias: str, topic: str) -> dict[str, Count]:
+def unsettled(log: Any, topic: str) -> dict[str, Count]:
     """Return what a drop of a topic would lose of all effects, by the names of figures."""
-    return {name: count for effect in _registered for name, count in effect.unsettled(alias, topic).items()}
+    return {name: count for effect in _registered for name, count in effect.unsettled(log, topic).items()}
 
 
-def write(alias: str, lease: HeldLease, writes: Sequence[EffectWrite]) -> None:
+def write(log: Any, lease: HeldLease, writes: Sequence[EffectWrite]) -> None:
     """Let each effect write its values of messages of one partition, in the current transaction."""
     for effect in dict.fromkeys(each.effect for each in writes):
-        effect.settle(alias, lease, [each for each in writes if each.effect is effect])
+        effect.settle(log, lease, [each for each in writes if each.effect is effect])

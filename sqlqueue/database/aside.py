@@ -6,33 +6,33 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import OperationalError, connections
+from django.db import OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue.database.insert_sql import HERE
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import CONNECTIONS_TRIED
-from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.transactions import in_callers_transaction, in_test_case
 
 IN_CLUSTER = "SHOW SESSION VARIABLES LIKE 'wsrep_on'"
 
 
 @contextmanager
-def aside(alias: str) -> Iterator[Callable[[str, Any], Any]]:
+def aside(log: Log) -> Iterator[Callable[[str, Any], Any]]:
     """Yield a function that executes statements outside the caller's transaction, on a separate connection; inside it
     if it is a test case's, which has to see what they do.
 
     In a cluster of several writable nodes it leads to the transaction's node: another one may not have carried out yet
     what this transaction has seen. Raises OperationalError if it cannot be reached.
     """
-    connection = connections[alias]
-    if not in_callers_transaction(connection) or not dialect(alias).gated or in_test_case(connection):
-        yield lambda text, values: execute(alias, text, values)
+    connection = log.connection
+    if not in_callers_transaction(connection) or not log.dialect.gated or in_test_case(connection):
+        yield lambda text, values: log.execute(text, values)
         return
     separate = _beside(connection) if connection.vendor == "mysql" else connection.copy()
 
     def run(text: str, values: Any) -> Any:
-        cursor.execute(dialect(alias).sql(text), values)
+        cursor.execute(log.dialect.sql(text), values)
         return cursor
 
     try:

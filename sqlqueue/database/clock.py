@@ -7,29 +7,29 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 # By alias: how far the database's clock (seconds since the epoch) is ahead of this process's monotonic one.
-_ahead: dict[str, float] = {}
+_ahead: dict[Log, float] = {}
 
 
-def look(alias: str) -> None:
+def look(log: Log) -> None:
     """Read it: one statement, right to half of its round trip."""
     began = time.monotonic()
-    _ahead[alias] = now(alias).timestamp() - (began + time.monotonic()) / 2
+    _ahead[log] = now(log).timestamp() - (began + time.monotonic()) / 2
 
 
-def now(alias: str) -> datetime:
+def now(log: Log) -> datetime:
     """Read it, as an aware time."""
-    (value,) = execute(alias, f"SELECT {dialect(alias).epoch('{now}')}").fetchone()
+    (value,) = log.execute(f"SELECT {log.dialect.epoch('{now}')}").fetchone()
     return moment(value)
 
 
-def seen(alias: str) -> float | None:
+def seen(log: Log) -> float | None:
     """Return the seconds since the epoch by the database's clock; None before the first look."""
-    ahead = _ahead.get(alias)
+    ahead = _ahead.get(log)
     return None if ahead is None else ahead + time.monotonic()
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from django.db import Error, connections
+from django.db import Error
 
 from sqlqueue.database import retries
+from sqlqueue.database.log import Log
 
 IDENTITY_LENGTH = 100
 GALERA = "Galera"
@@ -29,9 +30,9 @@ class Cluster(NamedTuple):
     nodes: int
 
 
-def identity(alias: str) -> str:
+def identity(log: Log) -> str:
     """Return what tells the server that this connection talks to from every other one; "" on SQLite."""
-    connection = connections[alias]
+    connection = log.connection
     if connection.vendor == "mysql":
         seen = _variables(connection)
         unique = seen.get("server_uuid") or seen.get("server_uid") or ""
@@ -43,18 +44,18 @@ def identity(alias: str) -> str:
     return ""
 
 
-def cluster(alias: str) -> Cluster | None:
+def cluster(log: Log) -> Cluster | None:
     """Return the cluster of writable servers that this one belongs to; None if there is none."""
-    connection = connections[alias]
+    connection = log.connection
     if connection.vendor != "mysql":
         return None
     seen = _variables(connection)
     return recognize(seen, _number(connection, GALERA_SIZE), _number(connection, GROUP_MEMBERS))
 
 
-def is_galera(alias: str) -> bool:
+def is_galera(log: Log) -> bool:
     """Tell whether this server is a node of Galera: one statement."""
-    connection = connections[alias]
+    connection = log.connection
     if connection.vendor != "mysql":
         return False
     several = recognize(_variables(connection), 0, 0)

@@ -17,13 +17,13 @@ from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
-from django.db import OperationalError, connections, transaction
+from django.db import OperationalError
 
 from sqlqueue.database.chunks import in_chunks
 from sqlqueue.database.error_codes import ELSEWHERE
 from sqlqueue.database.ids import Identity
 from sqlqueue.database.insert_sql import LogRow
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.database.validation import SCHEDULE_COLUMNS, scheduled
 from sqlqueue.database.weight import weight
 
@@ -58,18 +58,18 @@ class GateElsewhere(OperationalError):
         )
 
 
-def in_use(alias: str) -> bool:
+def in_use(log: Log) -> bool:
     """Tell whether messages are on their way into the log."""
-    return execute(alias, ANY_ON_ITS_WAY).fetchone() is not None
+    return log.execute(ANY_ON_ITS_WAY).fetchone() is not None
 
 
-def is_named(alias: str, slot: int) -> bool:
+def is_named(log: Log, slot: int) -> bool:
     """Tell whether this row of the gate is there, and names a server. Without it a publish statement fails, rather than
     that a message takes the detour."""
-    return execute(alias, ANY_NAMED, (slot,)).fetchone() is not None
+    return log.execute(ANY_NAMED, (slot,)).fetchone() is not None
 
 
-def put(alias: str, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity]:
+def put(log: Log, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity]:
     """Let messages wait for the named server, in the caller's transaction; return the identities of those whose ids
     were not scheduled. In `rows` each is there once. may_repeat: ids may be scheduled already.
 
@@ -78,34 +78,34 @@ def put(alias: str, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity]:
     order does not depend on the clocks of several nodes.
     """
     new: set[Identity] = set()
-    chunks = list(in_chunks(alias, rows, weigh=weight))
-    with transaction.atomic(using=alias, savepoint=False) if len(chunks) > 1 else nullcontext():
+    chunks = list(in_chunks(log, rows, weigh=weight))
+    with log.atomic(savepoint=False) if len(chunks) > 1 else nullcontext():
         for some in chunks:
-            new |= _put(alias, some, may_repeat)
+            new |= _put(log, some, may_repeat)
     return new
 
 
-def _put(alias: str, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity]:
-    after = _latest(alias, rows)
+def _put(log: Log, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity]:
+    after = _latest(log, rows)
     first = -((secrets.randbits(RANDOM_BITS) + 1) << CALL_BITS)
     values = [(first + number, row.published_at, after, *scheduled(row)) for number, row in enumerate(rows)]
     text = f"{PUT} VALUES {', '.join([ROW] * len(rows))}{KEEP * may_repeat}"
-    with connections[alias].cursor() as cursor:  # not by execute(), which remembers every text, and this one varies
-        cursor.execute(dialect(alias).sql(text), [value for row in values for value in row])
+    with log.connection.cursor() as cursor:  # not by execute(), which remembers every text, and this one varies
+        cursor.execute(log.dialect.sql(text), [value for row in values for value in row])
         cursor.execute(ADDED, (first, first + len(rows) - 1))
         return {(topic, id, key) for topic, id, key in cursor.fetchall()}
 
 
-def _latest(alias: str, rows: Sequence[LogRow]) -> Any:
+def _latest(log: Log, rows: Sequence[LogRow]) -> Any:
     """Return when the next message of these keys may be due at the earliest; None if none of them is on its way."""
     latest: list[Any] = []
     topics: dict[str, set[str]] = {}
     for row in rows:
         if row.key:
             topics.setdefault(row.topic, set()).add(row.key)
-    with connections[alias].cursor() as cursor:
+    with log.connection.cursor() as cursor:
         for topic, keys in topics.items():
             text = LATEST.replace("{marks}", ", ".join(["%s"] * len(keys)))
-            cursor.execute(dialect(alias).sql(text), (topic, *sorted(keys)))
+            cursor.execute(log.dialect.sql(text), (topic, *sorted(keys)))
             latest += [due_at for (due_at,) in cursor.fetchall() if due_at is not None]
     return max(latest) + STEP if latest else None

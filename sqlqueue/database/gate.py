@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from itertools import chain
 from typing import Any
 
-from django.db import IntegrityError, connections, transaction
+from django.db import IntegrityError
 
 from sqlqueue.database import detour, insert_sql
 from sqlqueue.database.chunks import in_chunks
@@ -41,7 +41,7 @@ from sqlqueue.database.insert_sql import (
 )
 from sqlqueue.database.known_layouts import known_layouts, learn
 from sqlqueue.database.limits import statement_bytes
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.database.weight import LIGHT, VALUE, weight, weight_of_text
 
 SCHEDULER = -1  # the scheduler holds this row: one process at a time moves scheduled messages, which keeps their order
@@ -52,13 +52,13 @@ LAYOUT = -5  # and the process that takes a step of the change of a topic's part
 DUTIES = (SCHEDULER, COLLECTOR, REQUESTS, PERIODIC, LAYOUT)
 
 
-def take_duty(alias: str, duty: int) -> bool:
+def take_duty(log: Log, duty: int) -> bool:
     """Hold one of the DUTIES until the transaction ends; False if another process has it. Never waits."""
     text = "SELECT slot FROM sqlqueue_publish_gate WHERE slot = %s{skip}"  # index: the primary key
-    return execute(alias, text, (duty,)).fetchone() is not None
+    return log.execute(text, (duty,)).fetchone() is not None
 
 
-def insert_one(alias: str, row: LogRow, may_repeat: bool, look: bool = True) -> tuple[int | None, bool]:
+def insert_one(log: Log, row: LogRow, may_repeat: bool, look: bool = True) -> tuple[int | None, bool]:
     """Add one message; return its offset, and whether it is new. may_repeat: its id may have been published before, or
     be scheduled (then nothing is added, and there is no offset). look: False once the caller has looked. Nor is there
     an offset of a message that takes the detour (database.detour).
@@ -66,94 +66,94 @@ def insert_one(alias: str, row: LogRow, may_repeat: bool, look: bool = True) -> 
     It looks before it adds: InnoDB keeps what a duplicate has locked until the transaction ends, the first one and the
     gap before it, and at REPEATABLE READ the log's very end, where every publisher of every topic would wait.
     """
-    if may_repeat and look and (offsets := find(alias, row)):
+    if may_repeat and look and (offsets := find(log, row)):
         return max(offsets) or None, False
     try:
-        return _insert_one(alias, row, may_repeat)
+        return _insert_one(log, row, may_repeat)
     except GateElsewhere:
-        return None, bool(_detoured(alias, [row], may_repeat))
+        return None, bool(_detoured(log, [row], may_repeat))
 
 
-def _insert_one(alias: str, row: LogRow, may_repeat: bool) -> tuple[int | None, bool]:
-    syntax = dialect(alias)
+def _insert_one(log: Log, row: LogRow, may_repeat: bool) -> tuple[int | None, bool]:
+    syntax = log.dialect
     if syntax.vendor == "mysql":
-        offset = _insert(alias, [row], MARK_DUPLICATE if may_repeat else "").lastrowid
+        offset = _insert(log, [row], MARK_DUPLICATE if may_repeat else "").lastrowid
         return (offset - MARK, False) if offset >= MARK else (offset, True)
     if syntax.driver_tells_number and not may_repeat:
-        return _insert(alias, [row]).lastrowid, True
+        return _insert(log, [row]).lastrowid, True
     while True:
-        new = _insert(alias, [row], (KEEP_DUPLICATE if may_repeat else "") + ' RETURNING "offset"').fetchone()
+        new = _insert(log, [row], (KEEP_DUPLICATE if may_repeat else "") + ' RETURNING "offset"').fetchone()
         if new:
             return new[0], True
-        offset = find_offset(alias, row)
+        offset = find_offset(log, row)
         if offset is not None:  # else it has been collected between the two statements
             return offset, False
 
 
-def find(alias: str, row: LogRow) -> list[int]:
+def find(log: Log, row: LogRow) -> list[int]:
     """Return where a row's id is taken: an offset of the log, 0 for the schedule; both, if it was published and
     scheduled in transactions that did not see each other."""
-    return [offset for (offset,) in execute(alias, FIND_EITHER, identity_of(row) * 2).fetchall()]
+    return [offset for (offset,) in log.execute(FIND_EITHER, identity_of(row) * 2).fetchall()]
 
 
-def find_offset(alias: str, row: LogRow, latest: bool = False) -> int | None:
+def find_offset(log: Log, row: LogRow, latest: bool = False) -> int | None:
     """Return the offset of a row's id in the log, None if it has none. latest: as last committed, whatever the
     transaction's snapshot; that locks it."""
-    found = execute(alias, FIND_LATEST if latest else FIND, identity_of(row)).fetchone()
+    found = log.execute(FIND_LATEST if latest else FIND, identity_of(row)).fetchone()
     return found[0] if found else None
 
 
-def insert_many(alias: str, rows: Sequence[LogRow], may_repeat: bool) -> int:
+def insert_many(log: Log, rows: Sequence[LogRow], may_repeat: bool) -> int:
     """Add messages, all or none of them, in as few statements as the server takes; return how many of them were new."""
     if may_repeat:
-        return len(insert_new(alias, rows))
-    _in_statements(alias, rows, _insert_or_detour)
+        return len(insert_new(log, rows))
+    _in_statements(log, rows, _insert_or_detour)
     return len(rows)
 
 
-def _insert_or_detour(alias: str, rows: Sequence[LogRow]) -> None:
+def _insert_or_detour(log: Log, rows: Sequence[LogRow]) -> None:
     try:
-        _insert(alias, rows)
+        _insert(log, rows)
     except GateElsewhere:
-        _detoured(alias, rows, may_repeat=False)
+        _detoured(log, rows, may_repeat=False)
 
 
-def _detoured(alias: str, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity]:
+def _detoured(log: Log, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity]:
     """Let messages take the detour; return the identities of those that are new. Raises GateElsewhere for one whose
     payload the server copies: it is none of a publisher's."""
     if isinstance(rows[0].payload, Stored):
         raise GateElsewhere
-    return detour.put(alias, rows, may_repeat)
+    return detour.put(log, rows, may_repeat)
 
 
-def insert_new(alias: str, rows: Sequence[LogRow], overtakes: bool = False) -> set[Identity]:
+def insert_new(log: Log, rows: Sequence[LogRow], overtakes: bool = False) -> set[Identity]:
     """Add those of the messages whose ids the log does not have, all or none of them; return their identities. Of those
     with the same id the first counts. overtakes: into the log only, whatever takes the detour; raises GateElsewhere."""
     new: set[Identity] = set()
-    _in_statements(alias, rows, lambda alias, chunk: new.update(_insert_new(alias, chunk, overtakes)))
+    _in_statements(log, rows, lambda log, chunk: new.update(_insert_new(log, chunk, overtakes)))
     return new
 
 
-def _in_statements(alias: str, rows: Sequence[LogRow], insert: Callable[[str, Sequence[LogRow]], Any]) -> None:
-    several = list(_divided(alias, rows))
+def _in_statements(log: Log, rows: Sequence[LogRow], insert: Callable[[Log, Sequence[LogRow]], Any]) -> None:
+    several = list(_divided(log, rows))
     # One statement is all or nothing by itself.
-    with transaction.atomic(using=alias, savepoint=False) if len(several) > 1 else nullcontext():
+    with log.atomic(savepoint=False) if len(several) > 1 else nullcontext():
         for chunk in several:
-            insert(alias, chunk)
+            insert(log, chunk)
 
 
-def _divided(alias: str, rows: Sequence[LogRow]) -> Iterator[Sequence[LogRow]]:
+def _divided(log: Log, rows: Sequence[LogRow]) -> Iterator[Sequence[LogRow]]:
     """Yield the rows of one statement at a time, in as few as the server takes."""
-    most = dialect(alias).rows_of_one_insert
+    most = log.dialect.rows_of_one_insert
     for start in range(0, len(rows), most):
         some = rows[start : start + most]
-        if not _go_together(alias, some):
-            yield from in_chunks(alias, rows[start:], weigh=_weigh)
+        if not _go_together(log, some):
+            yield from in_chunks(log, rows[start:], weigh=_weigh)
             return
         yield some
 
 
-def _go_together(alias: str, rows: Sequence[LogRow]) -> bool:
+def _go_together(log: Log, rows: Sequence[LogRow]) -> bool:
     """Tell at little cost whether one statement has the bytes for all rows; of False it is not sure."""
     topics, _, _, keys, ids, payloads, headers, groups, _, _, bodies, _ = zip(*rows)
     if any(bodies) or Stored in set(map(type, payloads)):
@@ -161,10 +161,10 @@ def _go_together(alias: str, rows: Sequence[LogRow]) -> bool:
     texts = "".join(chain(payloads, keys, ids, topics, groups, filter(None, headers)))
     others = len(rows) * len(LogRow._fields) * VALUE
     size = others + 2 * len(texts)
-    if texts.isascii() and (size <= LIGHT or size <= statement_bytes(alias)):  # whatever is to be escaped
+    if texts.isascii() and (size <= LIGHT or size <= statement_bytes(log)):  # whatever is to be escaped
         return True
     size = others + weight_of_text(texts)
-    return size <= LIGHT or size <= statement_bytes(alias)
+    return size <= LIGHT or size <= statement_bytes(log)
 
 
 def _weigh(row: LogRow) -> float:
@@ -172,54 +172,54 @@ def _weigh(row: LogRow) -> float:
     return math.inf if isinstance(row.payload, Stored) else weight(row)
 
 
-def _insert_new(alias: str, rows: Sequence[LogRow], overtakes: bool) -> Iterable[Identity]:
+def _insert_new(log: Log, rows: Sequence[LogRow], overtakes: bool) -> Iterable[Identity]:
     once = each_once(rows)
-    if dialect(alias).vendor != "mysql":
+    if log.dialect.vendor != "mysql":
         ending = f"{KEEP_DUPLICATE} RETURNING topic, message_id, partition_key"
-        return [tuple(found) for found in _insert(alias, list(once.values()), ending).fetchall()]
-    known = ids_in_log(alias, list(once.values()))  # it looks first, as insert_one does
+        return [tuple(found) for found in _insert(log, list(once.values()), ending).fetchall()]
+    known = ids_in_log(log, list(once.values()))  # it looks first, as insert_one does
     new = [row for identity, row in once.items() if identity not in known]
     if not new:
         return ()
     try:
-        first = _insert(alias, new, MARK_DUPLICATE, overtakes).lastrowid
+        first = _insert(log, new, MARK_DUPLICATE, overtakes).lastrowid
     except GateElsewhere:
         if overtakes:
             raise
-        return _detoured(alias, new, may_repeat=True)
-    return inserted(alias, INSERTED, first, list(map(identity_of, new)))
+        return _detoured(log, new, may_repeat=True)
+    return inserted(log, INSERTED, first, list(map(identity_of, new)))
 
 
-def ids_in_log(alias: str, rows: Sequence[LogRow]) -> set[Identity]:
+def ids_in_log(log: Log, rows: Sequence[LogRow]) -> set[Identity]:
     """Return which of these rows' ids are in the log."""
-    return _taken(alias, IN_LOG, rows)
+    return _taken(log, IN_LOG, rows)
 
 
-def ids_scheduled(alias: str, rows: Sequence[LogRow]) -> set[Identity]:
+def ids_scheduled(log: Log, rows: Sequence[LogRow]) -> set[Identity]:
     """Return which of these rows' ids are scheduled."""
     topics = {row.topic for row in rows}
-    if not any(execute(alias, ANY_SCHEDULED, (topic,)).fetchone() for topic in topics):
+    if not any(log.execute(ANY_SCHEDULED, (topic,)).fetchone() for topic in topics):
         return set()
-    return _taken(alias, IN_SCHEDULE, rows)
+    return _taken(log, IN_SCHEDULE, rows)
 
 
-def _taken(alias: str, table: str, rows: Sequence[LogRow]) -> set[Identity]:
+def _taken(log: Log, table: str, rows: Sequence[LogRow]) -> set[Identity]:
     known: set[Identity] = set()
-    with connections[alias].cursor() as cursor:  # not by execute(), which remembers every text, and this one varies
-        for some in in_chunks(alias, [identity_of(row) for row in rows]):
-            cursor.execute(*taken(dialect(alias), table, some))
+    with log.connection.cursor() as cursor:  # not by execute(), which remembers every text, and this one varies
+        for some in in_chunks(log, [identity_of(row) for row in rows]):
+            cursor.execute(*taken(log.dialect, table, some))
             known.update((topic, id, key) for topic, id, key in cursor.fetchall())
     return known
 
 
-def insert_failed(alias: str, row: LogRow, failed: FailedRow) -> bool:
+def insert_failed(log: Log, row: LogRow, failed: FailedRow) -> bool:
     """Add a dead letter; one that is there already (the message was replayed and failed again) shows the newest
     failure. Return False if the message to copy has been deleted."""
-    ending = " " + dialect(alias).upsert(UNIQUE, REFRESH_FAILURE)
-    return bool(_insert(alias, [(*row[: len(COLUMNS)], *failed)], ending, overtakes=True).rowcount)
+    ending = " " + log.dialect.upsert(UNIQUE, REFRESH_FAILURE)
+    return bool(_insert(log, [(*row[: len(COLUMNS)], *failed)], ending, overtakes=True).rowcount)
 
 
-def _insert(alias: str, rows: Sequence[Sequence[Any]], ending: str = "", overtakes: bool = False) -> Any:
+def _insert(log: Log, rows: Sequence[Sequence[Any]], ending: str = "", overtakes: bool = False) -> Any:
     """Insert rows in one statement; return the cursor. If they were placed by another generation of the layouts than is
     in force, nothing was added: they are placed anew, and the statement is run again, through the same slot.
 
@@ -228,26 +228,26 @@ def _insert(alias: str, rows: Sequence[Sequence[Any]], ending: str = "", overtak
     """
     at = insert_sql.slot()
     try:
-        return _placed(alias, rows, ending, overtakes, at)
+        return _placed(log, rows, ending, overtakes, at)
     except IntegrityError as error:
-        if not is_refusal(error) or connections[alias].in_atomic_block:
+        if not is_refusal(error) or log.connection.in_atomic_block:
             raise
     # A statement of its own has let go of what it compared with: when it is asked why it was refused, that may have
     # turned. In a transaction it stays locked, so the answer is about what the statement has seen.
-    with transaction.atomic(using=alias):
-        return _placed(alias, rows, ending, overtakes, at)
+    with log.atomic():
+        return _placed(log, rows, ending, overtakes, at)
 
 
-def _placed(alias: str, rows: Sequence[Sequence[Any]], ending: str, overtakes: bool, at: int) -> Any:
+def _placed(log: Log, rows: Sequence[Sequence[Any]], ending: str, overtakes: bool, at: int) -> Any:
     """Do so, as often as something new is learned; if it is not, raise the database's refusal."""
-    vendor, known = dialect(alias).vendor, known_layouts(alias)
+    vendor, known = log.dialect.vendor, known_layouts(log)
     overtakes = overtakes or isinstance(rows[0][PAYLOAD], Stored)
     while True:
-        if known.named and not overtakes and detour.in_use(alias):
+        if known.named and not overtakes and detour.in_use(log):
             raise GateElsewhere
         refused: Exception | None = None
         try:
-            cursor = execute(alias, *insert_sql.insertion(vendor, rows, ending, known, at))
+            cursor = log.execute(*insert_sql.insertion(vendor, rows, ending, known, at))
         except IntegrityError as error:
             if not is_refusal(error):
                 raise
@@ -255,16 +255,16 @@ def _placed(alias: str, rows: Sequence[Sequence[Any]], ending: str, overtakes: b
         else:
             if cursor.rowcount or not insert_sql.REFUSES_SILENTLY[vendor]:
                 return cursor
-        before, known = known, learn(alias, at, known)
+        before, known = known, learn(log, at, known)
         if known == before:  # the gate lacks a row, or names another server; or there was nothing new to add
-            if known.named and detour.is_named(alias, at):
+            if known.named and detour.is_named(log, at):
                 raise GateElsewhere
             if refused is not None:
                 raise refused
             return cursor
 
 
-def inserted(alias: str, text: str, first: int, identities: Sequence[Identity]) -> Iterable[Identity]:
+def inserted(log: Log, text: str, first: int, identities: Sequence[Identity]) -> Iterable[Identity]:
     """Return which rows of an INSERT that marks duplicates were new. first: its LAST_INSERT_ID, the number of the
     first new one; text: the statement that reads the identities of the rows in a range of numbers.
 
@@ -275,5 +275,5 @@ def inserted(alias: str, text: str, first: int, identities: Sequence[Identity]) 
         return ()
     if len(identities) == 1:
         return identities
-    found = execute(alias, text, (first, first + len(identities) - 1)).fetchall()
+    found = log.execute(text, (first, first + len(identities) - 1)).fetchall()
     return {tuple(identity) for identity in found} & set(identities)

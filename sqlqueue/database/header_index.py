@@ -15,9 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from django.db import connections
-
-from sqlqueue.database.statements import execute
+from sqlqueue.database.log import Log
 
 LOG: Final = "sqlqueue_message"
 PREFIX: Final = "sqlqueue_header_"  # of the index
@@ -55,18 +53,18 @@ def column_of(name: str) -> str:
     return COLUMN_PREFIX + name
 
 
-def indexed_headers(alias: str) -> list[str]:
+def indexed_headers(log: Log) -> list[str]:
     """Return the names of the headers that have an index, sorted. One small statement."""
-    rows = execute(alias, INDEXES[connections[alias].vendor].strip()).fetchall()
+    rows = log.execute(INDEXES[log.connection.vendor].strip()).fetchall()
     return sorted(name.removeprefix(PREFIX) for (name,) in rows if name.startswith(PREFIX))
 
 
 def find(
-    alias: str, name: str, value: str, topic: str, most: int, low: int, high: int, *, newest_first: bool = True
+    log: Log, name: str, value: str, topic: str, most: int, low: int, high: int, *, newest_first: bool = True
 ) -> list[int]:
     """Return the offsets of a topic's messages above `low` and at or below `high` whose indexed header has this value,
     at most `most`: the highest, or the lowest, first. value: of at most SEARCHED_LENGTH characters."""
-    connection = connections[alias]
+    connection = log.connection
     quote = connection.ops.quote_name
     direction = " DESC" if newest_first else ""
     if connection.vendor == "postgresql":
@@ -91,7 +89,7 @@ def kept(schema_editor: Any) -> Iterator[None]:
     if connection.vendor != "sqlite" or schema_editor.collect_sql:
         yield
         return
-    before = indexed_headers(connection.alias)
+    before = indexed_headers(Log.of(connection.alias))
     yield
     if before and LOG in connection.introspection.table_names():
         for name in before:
@@ -124,7 +122,7 @@ def add(schema_editor: Any, name: str) -> None:
     connection = schema_editor.connection
     quote = connection.ops.quote_name
     index, column = quote(PREFIX + name), quote(column_of(name))
-    present = not schema_editor.collect_sql and name in indexed_headers(connection.alias)
+    present = not schema_editor.collect_sql and name in indexed_headers(Log.of(connection.alias))
     if present:
         return
     if connection.vendor == "postgresql":
@@ -148,7 +146,7 @@ def remove(schema_editor: Any, name: str) -> None:
     if connection.vendor == "postgresql":
         schema_editor.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {index}", params=None)
         return
-    if schema_editor.collect_sql or name in indexed_headers(connection.alias):
+    if schema_editor.collect_sql or name in indexed_headers(Log.of(connection.alias)):
         on = f" ON {LOG}" if connection.vendor == "mysql" else ""
         schema_editor.execute(f"DROP INDEX {index}{on}", params=None)
     droppable = connection.vendor != "sqlite" or connection.Database.sqlite_version_info >= (3, 35)

@@ -26,9 +26,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import connections
-
 from sqlqueue.database.insert_sql import ADVISORY, NONE_OR_HERE, SLOTS
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import (
     NotNamedServer,
     ServerChanged,
@@ -37,7 +36,6 @@ from sqlqueue.database.server_identity import (
     proof_column,
     proof_condition,
 )
-from sqlqueue.database.statements import dialect, execute, insert_missing
 from sqlqueue.database.transactions import refusal
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 
@@ -60,23 +58,23 @@ SHARE = "UPDATE sqlqueue_horizon SET value = %s WHERE id = 1 AND value < %s{proo
 PREPARED = "-1/"  # a holder that was prepared for a two-phase commit has another name from then on
 
 
-def highest_offset(alias: str, server: ServerIdentity | None = None) -> int:
+def highest_offset(log: Log, server: ServerIdentity | None = None) -> int:
     """Return the highest visible offset, 0 if there is none. Index: the primary key's end.
 
     server: whose answer is wanted. Raises ServerChanged or SessionReplaced if another one has answered, or may have.
     """
     proof, values = proof_column(server)
-    row = execute(alias, HIGHEST.replace("{proof}", proof), values).fetchone()
+    row = log.execute(HIGHEST.replace("{proof}", proof), values).fetchone()
     if server is not None and proof and not row[1]:
         server.refuted()
     return row[0] or 0
 
 
 @contextmanager
-def on_one_server(alias: str) -> Iterator[ServerIdentity]:
+def on_one_server(log: Log) -> Iterator[ServerIdentity]:
     """Give the present server to an operation that reads the horizon and then writes. The last statement of its
     transaction is `confirm()`. Raises HorizonUnknown where the server has changed in between."""
-    server = ServerIdentity(alias)
+    server = ServerIdentity(log)
     try:
         yield server
     except NotNamedServer as error:
@@ -91,10 +89,10 @@ class Horizon:
     """The horizon of one database, as one process knows it. Not thread-safe. server: the only one whose answers count;
     None: they are not compared."""
 
-    def __init__(self, alias: str, server: ServerIdentity | None = None):
-        self.alias, self.server = alias, server
+    def __init__(self, log: Log, server: ServerIdentity | None = None):
+        self.log, self.server = log, server
         self.value = 0
-        self._dialect = dialect(alias)
+        self._dialect = log.dialect
         self._candidate = 0
         self._holders: set[Any] = set()  # the slots or transactions for which the candidate waits
         self._shared: int | None = None  # what the others can read, as of the last look; None: there is no row yet
@@ -141,9 +139,9 @@ class Horizon:
         if (self._shared or 0) >= self.value:
             return
         if self._shared is None:
-            insert_missing(self.alias, "sqlqueue_horizon (id, value)", "(%s, %s)", {1: (1, 0)}, "id", "id")
+            self.log.insert_missing("sqlqueue_horizon (id, value)", "(%s, %s)", {1: (1, 0)}, "id", "id")
         proof, values = proof_condition(self.server)
-        if execute(self.alias, SHARE.replace("{proof}", proof), (self.value, self.value, *values)).rowcount:
+        if self.log.execute(SHARE.replace("{proof}", proof), (self.value, self.value, *values)).rowcount:
             self._shared = self.value
 
     def _still_held(self) -> set[Any]:
@@ -151,7 +149,7 @@ class Horizon:
 
         A single autocommit statement that never waits, so that a frozen consumer cannot block a publisher.
         """
-        if why := refusal(connections[self.alias]):
+        if why := refusal(self.log.connection):
             raise ConfigurationError(f"the horizon cannot be probed {why}")
         return self._held_slots() if self._dialect.vendor == "mysql" else self._publishing_transactions()
 
@@ -161,13 +159,13 @@ class Horizon:
         if wanted and len(wanted) <= 32:
             text, asked = PROBE_SOME.replace("{slots}", ", ".join(["%s"] * len(wanted))), wanted
         proof, values = proof_condition(self.server)  # to another server they all seem to be held
-        rows = execute(self.alias, text.replace("{proof}", proof), (*asked, *values)).fetchall()
+        rows = self.log.execute(text.replace("{proof}", proof), (*asked, *values)).fetchall()
         return set(wanted or range(SLOTS)) - {slot for (slot,) in rows}
 
     def _publishing_transactions(self) -> set[Any]:
         proof, values = ("", ()) if self.server is None else self.server.proof()
         text = HOLDERS + PROVEN.replace("{proof}", proof) if proof else HOLDERS
-        holders = {holder for (holder,) in execute(self.alias, text, values).fetchall()}
+        holders = {holder for (holder,) in self.log.execute(text, values).fetchall()}
         if self.server is not None and proof and "" not in holders:
             self.server.refuted()
         holders.discard("")
@@ -190,7 +188,7 @@ class Horizon:
 
         Raises HorizonUnknown if `give_up` says so first.
         """
-        target = highest_offset(self.alias, self.server)
+        target = highest_offset(self.log, self.server)
         while self.probe(target) < target:
             if give_up():
                 raise HorizonUnknown(

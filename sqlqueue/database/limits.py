@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from django.db import connections, models
+from django.db import models
 
 from sqlqueue.core.codec import DEEPEST, check_depth
 from sqlqueue.database.insert_sql import LogRow, Stored
+from sqlqueue.database.log import Log
 from sqlqueue.database.pooler import is_pooled
-from sqlqueue.database.statements import dialect
 from sqlqueue.database.weight import LIGHT, OVERHEAD, STATEMENT, weight
 from sqlqueue.exceptions import InvalidMessage
 
@@ -39,25 +39,25 @@ class ServerLimits:
     pooled: bool = False
 
 
-def deepest_json(alias: str) -> int:
+def deepest_json(log: Log) -> int:
     """Return how deep the arrays and objects of a JSON value may be nested."""
-    connection = connections[alias]
+    connection = log.connection
     if connection.vendor != "mysql":
         return DEEPEST
     return DEEPEST_OF_MARIADB if connection.mysql_is_mariadb else DEEPEST_OF_MYSQL  # type: ignore[attr-defined]
 
 
-def keeps_long_numbers(alias: str) -> bool:
+def keeps_long_numbers(log: Log) -> bool:
     """Tell whether whole numbers of more than 64 bits in JSON come back as they are. MySQL makes doubles of them;
     MariaDB keeps the text."""
-    connection = connections[alias]
+    connection = log.connection
     return connection.vendor != "mysql" or bool(connection.mysql_is_mariadb)  # type: ignore[attr-defined]
 
 
-def packet(alias: str) -> int:
+def packet(log: Log) -> int:
     """Return how many bytes a statement may have on this connection. MySQL is asked once a connection, whose value
     never changes; it ends a connection that sends more."""
-    connection = connections[alias]
+    connection = log.connection
     if connection.vendor != "mysql":
         return LONGEST[connection.vendor]
     connection.ensure_connection()
@@ -72,9 +72,9 @@ def packet(alias: str) -> int:
 _packets: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
-def statement_bytes(alias: str) -> int:
+def statement_bytes(log: Log) -> int:
     """Return how many bytes the values of a statement of several rows may have."""
-    return min(STATEMENT, packet(alias) - OVERHEAD)
+    return min(STATEMENT, packet(log) - OVERHEAD)
 
 
 def is_light(payload: str, most: int) -> bool:
@@ -83,31 +83,31 @@ def is_light(payload: str, most: int) -> bool:
     return 4 * len(payload) < min(SHORT, most) and payload.count("[") + payload.count("{") <= DEEPEST_OF_MARIADB
 
 
-def check_row(alias: str, row: LogRow, most: int) -> None:
+def check_row(log: Log, row: LogRow, most: int) -> None:
     """Raise InvalidMessage for a message that this server cannot keep, or Python could not read again, that has more
     bytes than `most`, or that the server does not take in one statement."""
     payload = row.payload
     if row.headers is None and row.body is None and isinstance(payload, str) and is_light(payload, most):
         return
-    check_storable(alias, row, most)
-    _check_sendable(alias, row)
+    check_storable(log, row, most)
+    _check_sendable(log, row)
 
 
-def check_storable(alias: str, row: LogRow, most: int) -> None:
+def check_storable(log: Log, row: LogRow, most: int) -> None:
     """Raise InvalidMessage for a message that this server cannot keep, or Python could not read again, or that has
     more bytes than `most`."""
     if row.body is not None:
         size = len(row.body)
     else:
-        size = _stored_bytes(alias, row.payload, "payload") if isinstance(row.payload, str) else 0
+        size = _stored_bytes(log, row.payload, "payload") if isinstance(row.payload, str) else 0
     if row.headers is not None:
-        size += _stored_bytes(alias, row.headers, "headers")
+        size += _stored_bytes(log, row.headers, "headers")
     check_size(size, most)
 
 
-def _stored_bytes(alias: str, text: str, kind: str) -> int:
+def _stored_bytes(log: Log, text: str, kind: str) -> int:
     if text.count("[") + text.count("{") > DEEPEST_OF_MARIADB:
-        check_depth(text, kind, deepest_json(alias))
+        check_depth(text, kind, deepest_json(log))
     return len(text) if text.isascii() else len(text.encode())
 
 
@@ -120,22 +120,22 @@ def check_size(size: int, most: int) -> None:
         )
 
 
-def _check_sendable(alias: str, row: LogRow) -> None:
+def _check_sendable(log: Log, row: LogRow) -> None:
     size = weight(row) + OVERHEAD
-    if size > LIGHT and not isinstance(row.payload, Stored) and size > (most := packet(alias)):
+    if size > LIGHT and not isinstance(row.payload, Stored) and size > (most := packet(log)):
         raise InvalidMessage(
             f"the message takes {size} bytes to send, and the server takes {most} at once (max_allowed_packet): raise "
             "that, or keep what is large elsewhere, and publish where it is"
         )
 
 
-def check_result(alias: str, text: str, most: int) -> None:
+def check_result(log: Log, text: str, most: int) -> None:
     """Raise InvalidMessage for the JSON text of a result that this server cannot keep or does not take in one
     statement, or that has more bytes than `most`."""
-    dialect(alias).check_json(text, "result")
-    size = _stored_bytes(alias, text, "result")
+    log.dialect.check_json(text, "result")
+    size = _stored_bytes(log, text, "result")
     to_send = weight((text,)) + OVERHEAD
-    fits = most if size > most or to_send <= LIGHT else packet(alias)
+    fits = most if size > most or to_send <= LIGHT else packet(log)
     if size > most or to_send > fits:
         setting = "SQLQUEUE['MAX_PAYLOAD_BYTES']" if size > most else "max_allowed_packet"
         raise InvalidMessage(
@@ -144,18 +144,18 @@ def check_result(alias: str, text: str, most: int) -> None:
         )
 
 
-def limits(alias: str) -> ServerLimits:
+def limits(log: Log) -> ServerLimits:
     """Ask the server. Three statements at most."""
-    connection = connections[alias]
+    connection = log.connection
     if connection.vendor == "mysql":
-        return _mysql(alias)
+        return _mysql(log)
     if connection.vendor == "postgresql":
-        return _postgresql(alias)
+        return _postgresql(log)
     return ServerLimits("serializable", lock_wait=float(connection.settings_dict["OPTIONS"].get("timeout", 5)))
 
 
-def _mysql(alias: str) -> ServerLimits:
-    connection = connections[alias]
+def _mysql(log: Log) -> ServerLimits:
+    connection = log.connection
     old = connection.mysql_is_mariadb and connection.mysql_version < (11, 1)  # type: ignore[attr-defined]
     isolation = "tx_isolation" if old else "transaction_isolation"
     with connection.cursor() as cursor:
@@ -166,15 +166,15 @@ def _mysql(alias: str) -> ServerLimits:
         return ServerLimits(_in_words(level), int(most), int(cursor.fetchone()[1]), float(idle), float(lock))
 
 
-def _postgresql(alias: str) -> ServerLimits:
+def _postgresql(log: Log) -> ServerLimits:
     settings = {"transaction_isolation": "", "max_connections": "", "idle_session_timeout": "0", "lock_timeout": "0"}
-    with connections[alias].cursor() as cursor:
+    with log.connection.cursor() as cursor:
         cursor.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", [list(settings)])
         settings.update(cursor.fetchall())
         cursor.execute("SELECT COUNT(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
         (count,) = cursor.fetchone()
     idle, lock = (int(settings[name]) / 1000 or None for name in ("idle_session_timeout", "lock_timeout"))
-    level, pooled = _in_words(settings["transaction_isolation"]), is_pooled(alias)
+    level, pooled = _in_words(settings["transaction_isolation"]), is_pooled(log)
     # An idle session is the pooler's, which replaces it.
     return ServerLimits(level, int(settings["max_connections"]), int(count), None if pooled else idle, lock, pooled)
 
@@ -183,12 +183,12 @@ def _in_words(level: str) -> str:
     return level.lower().replace("-", " ")
 
 
-def missing_indexes(alias: str, tables: Sequence[type[models.Model]]) -> list[str]:
+def missing_indexes(log: Log, tables: Sequence[type[models.Model]]) -> list[str]:
     """Return the indexes and unique keys of these tables that the database does not have, or not on these columns: by
     name, for statements name them."""
     missing: list[str] = []
-    introspection = connections[alias].introspection
-    with connections[alias].cursor() as cursor:
+    introspection = log.connection.introspection
+    with log.connection.cursor() as cursor:
         for model in tables:
             table = model._meta.db_table
             present = introspection.get_constraints(cursor, table)

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import Error, OperationalError, connections, transaction
+from django.db import Error, OperationalError
 from django.db.backends.signals import connection_created
 
-from sqlqueue.database.statements import dialect
+from sqlqueue.database.log import Log
 
 # MySQL's own limit is 50 s, longer than a lease. An operation that waits still holds what it has locked: a slot of
 # the gate, for which the horizon waits, or a topic. One that gives up releases it, logs that, and is run again.
@@ -36,21 +36,21 @@ class TableLocked(OperationalError):
     """Another session has locked a table that a statement does not wait for."""
 
 
-def unless_locked(alias: str, text: str, parameters: Any = (), *, seconds: float) -> list[tuple[Any, ...]]:
+def unless_locked(log: Log, text: str, parameters: Any = (), *, seconds: float) -> list[tuple[Any, ...]]:
     """Run one statement, and return its rows; raise TableLocked in place of waiting for a table's lock.
 
     seconds: for which it waits at most, where the server has no statement that does not wait at all; one that writes
     waits a second on MySQL. Inside a transaction it waits like any other statement.
     """
-    connection, syntax = connections[alias], dialect(alias)
+    connection, syntax = log.connection, log.dialect
     if connection.in_atomic_block or not connection.get_autocommit():
-        return _rows(alias, syntax.sql(text), parameters)
+        return _rows(log, syntax.sql(text), parameters)
     try:
         if connection.vendor != "postgresql":
-            return _rows(alias, syntax.unless_locked(text, seconds), parameters)
-        with transaction.atomic(using=alias):
-            _rows(alias, BRIEFLY, (f"{seconds * 1000:.0f}ms",))
-            return _rows(alias, syntax.sql(text), parameters)
+            return _rows(log, syntax.unless_locked(text, seconds), parameters)
+        with log.atomic():
+            _rows(log, BRIEFLY, (f"{seconds * 1000:.0f}ms",))
+            return _rows(log, syntax.sql(text), parameters)
     except Error as error:
         cause = error.__cause__
         if (getattr(cause, "sqlstate", None) or next(iter(getattr(cause, "args", ())), None)) in NOT_GRANTED:
@@ -58,20 +58,20 @@ def unless_locked(alias: str, text: str, parameters: Any = (), *, seconds: float
         raise
 
 
-def _rows(alias: str, text: str, parameters: Any) -> list[tuple[Any, ...]]:
-    with connections[alias].cursor() as cursor:
+def _rows(log: Log, text: str, parameters: Any) -> list[tuple[Any, ...]]:
+    with log.connection.cursor() as cursor:
         cursor.execute(text, parameters)
         return cursor.fetchall() if cursor.description else []
 
 
 @contextmanager
-def limited(alias: str) -> Iterator[None]:
+def limited(log: Log) -> Iterator[None]:
     """Let the connections of this thread wait for a lock for 5 s at most.
 
     For threads in which only the engine works: a handler's transactions are the application's.
     """
     _thread.limited = True
-    connection = connections[alias]
+    connection = log.connection
     if connection.connection is not None:
         try:
             _limit(connection)
@@ -85,10 +85,10 @@ def limited(alias: str) -> Iterator[None]:
         _thread.limited = False
 
 
-def limit_transaction(alias: str) -> None:
+def limit_transaction(log: Log) -> None:
     """Do the same for the transaction that has just begun, where connections have to stay as they are."""
-    if connections[alias].vendor == "postgresql" and getattr(_thread, "limited", False):
-        with connections[alias].cursor() as cursor:
+    if log.connection.vendor == "postgresql" and getattr(_thread, "limited", False):
+        with log.connection.cursor() as cursor:
             cursor.execute(LIMIT_TRANSACTION)
 
 

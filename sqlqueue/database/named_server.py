@@ -21,12 +21,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from django.db import Error, connections
+from django.db import Error
 
 from sqlqueue.database import retries
 from sqlqueue.database.cluster import is_galera
 from sqlqueue.database.insert_sql import HERE, NAMED, STANDING
-from sqlqueue.database.statements import execute
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 
 CLOSED = "-"  # before the name of a server on which the log is not open yet
@@ -66,23 +66,23 @@ class Standing(NamedTuple):
         return self.writer.startswith(CLOSED)
 
 
-def concerns(alias: str) -> bool:
+def concerns(log: Log) -> bool:
     """Tell whether a server is to be named here, or has been."""
-    if connections[alias].vendor != "mysql":
+    if log.connection.vendor != "mysql":
         return False
-    return is_galera(alias) or bool(standing(alias).writer)
+    return is_galera(log) or bool(standing(log).writer)
 
 
-def standing(alias: str) -> Standing:
+def standing(log: Log) -> Standing:
     """Return which server is named."""
-    return Standing(*(execute(alias, STANDING).fetchone() or ("", 0, "")))
+    return Standing(*(log.execute(STANDING).fetchone() or ("", 0, "")))
 
 
-def refuse_elsewhere(alias: str) -> None:
+def refuse_elsewhere(log: Log) -> None:
     """Raise LogElsewhere where the gate names another server: what changes the gate has to see who holds it."""
-    if connections[alias].vendor != "mysql":
+    if log.connection.vendor != "mysql":
         return
-    found = standing(alias)
+    found = standing(log)
     if found.writer not in ("", found.here):
         raise LogElsewhere(
             f"messages enter the log on the server {found.server!r} of this cluster, and this is {found.here!r}: run it"
@@ -90,37 +90,37 @@ def refuse_elsewhere(alias: str) -> None:
         )
 
 
-def renew(alias: str) -> bool:
+def renew(log: Log) -> bool:
     """Say that the named server has processes; False if that is another one."""
-    return bool(retries.run_statement(alias, lambda: execute(alias, RENEW).rowcount))
+    return bool(retries.run_statement(log, lambda: log.execute(RENEW).rowcount))
 
 
-def take_over(alias: str, seen: Standing) -> bool:
+def take_over(log: Log, seen: Standing) -> bool:
     """Let this server be the named one, unless another process has changed or renewed what was seen; the log is to be
     opened then. Waits for transactions on this server that have tried to publish."""
-    return retries.run_once(alias, _take_over, alias, seen)
+    return retries.run_once(log, _take_over, log, seen)
 
 
-def _take_over(alias: str, seen: Standing) -> bool:
-    if not execute(alias, TAKE, (seen.writer, seen.renewals)).rowcount:
+def _take_over(log: Log, seen: Standing) -> bool:
+    if not log.execute(TAKE, (seen.writer, seen.renewals)).rowcount:
         return False
-    execute(alias, CLOSE)
+    log.execute(CLOSE)
     return True
 
 
-def open_log(alias: str) -> bool:
+def open_log(log: Log) -> bool:
     """Open the log on this server, if it is named; False if it no longer is. Raises BarrierRefused if the barrier is
     refused. From then on publishers on it need no detour."""
-    if is_galera(alias):
-        execute(alias, METHOD)
-    for _, _, kind, text in execute(alias, BARRIER).fetchall():
+    if is_galera(log):
+        log.execute(METHOD)
+    for _, _, kind, text in log.execute(BARRIER).fetchall():
         if kind == "Error":
             raise BarrierRefused(f"ANALYZE TABLE: {text}")
-    return retries.run_once(alias, _open, alias)
+    return retries.run_once(log, _open, log)
 
 
-def _open(alias: str) -> bool:
-    changed = [execute(alias, OPEN.replace("{slots}", slots)).rowcount for slots in SLOTS]
+def _open(log: Log) -> bool:
+    changed = [log.execute(OPEN.replace("{slots}", slots)).rowcount for slots in SLOTS]
     return all(changed)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from django.db import connections
+from sqlqueue.database.log import Log
 
 VARIABLES = """
     SHOW SESSION VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'replica_preserve_commit_order',
@@ -31,9 +31,9 @@ class ServerProblem(NamedTuple):
     hint: str
 
 
-def findings(alias: str) -> Iterator[ServerProblem]:
+def findings(log: Log) -> Iterator[ServerProblem]:
     """Yield what is wrong with this server's replication, as far as it shows here."""
-    connection: Any = connections[alias]
+    connection: Any = log.connection
     with connection.cursor() as cursor:
         if connection.vendor == "mysql":
             cursor.execute(VARIABLES)

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from django.db import Error, connections, transaction
+from django.db import Error, connections
 
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database.driver import may_be_lost
 from sqlqueue.database.error_codes import FOR_GOOD, ErrorKind, classify
 from sqlqueue.database.lock_timeouts import limit_transaction
+from sqlqueue.database.log import Log
 from sqlqueue.database.session_guard import refuse_changing_session
-from sqlqueue.database.statements import dialect
 from sqlqueue.database.transactions import fresh_reads
 from sqlqueue.signals import announce, operation_retried
 
@@ -28,7 +28,7 @@ __all__ = ["FOR_GOOD", "RERUNS", "ErrorKind", "classify", "close_lost_connection
 __all__ += ["run", "run_once", "run_statement", "unreachable"]
 
 
-def run(alias: str, operation: Callable[..., T], *args: Any, **options: Any) -> T:
+def run(log: Log, operation: Callable[..., T], *args: Any, **options: Any) -> T:
     """Run an operation in one transaction; on contention run all of it again.
 
     The same if it adds messages whose keys turn out to have moved to another database.
@@ -38,30 +38,30 @@ def run(alias: str, operation: Callable[..., T], *args: Any, **options: Any) -> 
     that changes values.
     """
 
-    return _again(alias, operation.__name__, lambda: run_once(alias, operation, *args, **options))
+    return _again(log, operation.__name__, lambda: run_once(log, operation, *args, **options))
 
 
-def run_once(alias: str, operation: Callable[..., T], *args: Any, **options: Any) -> T:
+def run_once(log: Log, operation: Callable[..., T], *args: Any, **options: Any) -> T:
     """The same, but contention too is raised to the caller."""
-    refuse_changing_session(alias)
-    with dialect(alias).writers, fresh_reads(alias), transaction.atomic(using=alias):
-        limit_transaction(alias)
+    refuse_changing_session(log)
+    with log.dialect.writers, fresh_reads(log), log.atomic():
+        limit_transaction(log)
         return operation(*args, **options)
 
 
-def run_statement(alias: str, operation: Callable[..., T], *args: Any, **options: Any) -> T:
+def run_statement(log: Log, operation: Callable[..., T], *args: Any, **options: Any) -> T:
     """The same for an operation that is a single statement: it needs no transaction around it, and saves two round
     trips."""
 
     def once() -> T:
-        refuse_changing_session(alias)
+        refuse_changing_session(log)
         return operation(*args, **options)
 
-    return _again(alias, operation.__name__, once)
+    return _again(log, operation.__name__, once)
 
 
-def _again(alias: str, name: str, once: Callable[[], T]) -> T:
-    alone = not connections[alias].in_atomic_block
+def _again(log: Log, name: str, once: Callable[[], T]) -> T:
+    alone = not log.connection.in_atomic_block
     for attempt in range(1, RERUNS + 1):
         try:
             return once()
@@ -75,7 +75,7 @@ def _again(alias: str, name: str, once: Callable[[], T]) -> T:
 
 
 def patiently(
-    alias: str,
+    log: Log,
     operation: Callable[..., T],
     *args: Any,
     give_up: Callable[[], bool],
@@ -98,7 +98,7 @@ def patiently(
             announce(operation_retried, patiently, **facts)
             failed(error)
             if kind is not ErrorKind.CONTENTION:
-                drop_connection(alias)
+                drop_connection(log)
             if give_up():
                 return None
             time.sleep(wait)
@@ -116,17 +116,17 @@ def close_lost_connections() -> bool:
     return bool(lost)
 
 
-def unreachable(alias: str, error: Error) -> bool:
+def unreachable(log: Log, error: Error) -> bool:
     """Tell whether an error means that a database does not answer, outside of a transaction on it; then let the next
     query open a new connection."""
-    if classify(error) is not ErrorKind.GONE or connections[alias].in_atomic_block:
+    if classify(error) is not ErrorKind.GONE or log.connection.in_atomic_block:
         return False
-    drop_connection(alias)
+    drop_connection(log)
     return True
 
 
-def drop_connection(alias: str) -> None:
+def drop_connection(log: Log) -> None:
     """Close this thread's connection, whatever state it is in; the next query opens a new one."""
-    connection = connections[alias]
+    connection = log.connection
     if not connection.in_atomic_block:
         connection.close()

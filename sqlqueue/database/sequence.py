@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from django.db import Error, connections
+from django.db import Error
 
 from sqlqueue.core.partition.claim_ahead import MOST_AHEAD
-from sqlqueue.database.statements import execute
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 
 LOG = "sqlqueue_message"
@@ -62,88 +62,88 @@ class Mark(NamedTuple):
         return self.certain > self.last_issued
 
 
-def look(alias: str) -> Mark:
+def look(log: Log) -> Mark:
     """Compare the sequence with the offsets in the tables. Raises ConfigurationError if the database's user may not
     read it. Five statements at most."""
     looks = [
         f"SELECT '{table}.{column}', COALESCE(MAX(\"{column}\"), 0) FROM {table}{only}" for table, column, only in KNOWN
     ]
-    found = execute(alias, " UNION ALL ".join(looks)).fetchall()
+    found = log.execute(" UNION ALL ".join(looks)).fetchall()
     column, known = max(found, key=lambda row: row[1])
     certain = max(value - MOST_AHEAD * (name == CLAIMS) for name, value in found)
-    return Mark(known, column, last_issued(alias), certain)
+    return Mark(known, column, last_issued(log), certain)
 
 
-def last_issued(alias: str) -> int:
+def last_issued(log: Log) -> int:
     """Return the last offset that the sequence has given, 0 if none."""
-    vendor = connections[alias].vendor
+    vendor = log.connection.vendor
     if vendor == "mysql":
-        with _present_statistics(alias):
-            (following,) = execute(alias, NEXT, (LOG,)).fetchone()
+        with _present_statistics(log):
+            (following,) = log.execute(NEXT, (LOG,)).fetchone()
         return (following or 1) - 1
     if vendor == "postgresql":
-        (name,) = execute(alias, f"SELECT {SERIAL}").fetchone()
-        if how := missing_right(alias, name, READ):  # some versions say NULL to those who may not
+        (name,) = log.execute(f"SELECT {SERIAL}").fetchone()
+        if how := missing_right(log, name, READ):  # some versions say NULL to those who may not
             raise ConfigurationError(MAY_NOT_READ + how)
-        return execute(alias, "SELECT PG_SEQUENCE_LAST_VALUE(CAST(%s AS REGCLASS))", (name,)).fetchone()[0] or 0
-    row = execute(alias, "SELECT seq FROM sqlite_sequence WHERE name = %s", (LOG,)).fetchone()
+        return log.execute("SELECT PG_SEQUENCE_LAST_VALUE(CAST(%s AS REGCLASS))", (name,)).fetchone()[0] or 0
+    row = log.execute("SELECT seq FROM sqlite_sequence WHERE name = %s", (LOG,)).fetchone()
     return row[0] or 0 if row else 0
 
 
 @contextmanager
-def _present_statistics(alias: str) -> Iterator[None]:
+def _present_statistics(log: Log) -> Iterator[None]:
     """Let INFORMATION_SCHEMA tell what is so now. (SHOW CREATE TABLE does, in a text that depends on sql_mode.)"""
-    if connections[alias].mysql_is_mariadb:  # type: ignore[attr-defined]
+    if log.connection.mysql_is_mariadb:  # type: ignore[attr-defined]
         yield
         return
-    (age,) = execute(alias, f"SELECT {MOST_AGE}").fetchone()
-    execute(alias, f"SET {MOST_AGE} = 0")
+    (age,) = log.execute(f"SELECT {MOST_AGE}").fetchone()
+    log.execute(f"SET {MOST_AGE} = 0")
     try:
         yield
     finally:
-        execute(alias, f"SET {MOST_AGE} = {age:d}")
+        log.execute(f"SET {MOST_AGE} = {age:d}")
 
 
-def catch_up(alias: str) -> None:
+def catch_up(log: Log) -> None:
     """Raise the sequence to the highest known offset. At worst it leaves a gap, so it may run beside publishers. Raises
     ConfigurationError if the database's user may not."""
-    mark = look(alias)
+    mark = look(log)
     if mark.known <= mark.last_issued:
         return
-    vendor = connections[alias].vendor
+    vendor = log.connection.vendor
     if vendor == "mysql":  # which ignores a value that is below the table's highest
         try:
-            execute(alias, f"ALTER TABLE {LOG} AUTO_INCREMENT = {mark.known + 1:d}")
+            log.execute(f"ALTER TABLE {LOG} AUTO_INCREMENT = {mark.known + 1:d}")
         except Error as error:
             if error.args[0] != DENIED:
                 raise
-            raise ConfigurationError(MAY_NOT + _granted(alias, "ALTER, CREATE, INSERT ON", LOG)) from error
+            raise ConfigurationError(MAY_NOT + _granted(log, "ALTER, CREATE, INSERT ON", LOG)) from error
     elif vendor == "postgresql":
-        (name,) = execute(alias, f"SELECT {SERIAL}").fetchone()
-        if how := missing_right(alias, name, SET):
+        (name,) = log.execute(f"SELECT {SERIAL}").fetchone()
+        if how := missing_right(log, name, SET):
             raise ConfigurationError(MAY_NOT + how)
-        execute(alias, "SELECT SETVAL(%s, %s)", (name, mark.known))
+        log.execute("SELECT SETVAL(%s, %s)", (name, mark.known))
     else:
-        _raise_on_sqlite(alias, LOG, mark.known)
+        _raise_on_sqlite(log, LOG, mark.known)
 
 
-def missing_right(alias: str, name: str, any_of: str) -> str:
+def missing_right(log: Log, name: str, any_of: str) -> str:
     """Return what to do where this user has none of these rights on a sequence of PostgreSQL; "" if it has one."""
-    if connections[alias].vendor != "postgresql" or execute(alias, MAY, (name, any_of)).fetchone()[0]:
+    if log.connection.vendor != "postgresql" or log.execute(MAY, (name, any_of)).fetchone()[0]:
         return ""
-    return _granted(alias, f"{any_of} ON SEQUENCE", name)
+    return _granted(log, f"{any_of} ON SEQUENCE", name)
 
 
-def _granted(alias: str, right: str, name: str) -> str:
-    (user,) = execute(alias, USER[connections[alias].vendor]).fetchone()
+def _granted(log: Log, right: str, name: str) -> str:
+    (user,) = log.execute(USER[log.connection.vendor]).fetchone()
     return f"run this as the owner of the tables, or let the owner run GRANT {right} {name} TO {user}"
 
 
-def _raise_on_sqlite(alias: str, table: str, value: int) -> None:
+def _raise_on_sqlite(log: Log, table: str, value: int) -> None:
     """sqlite_sequence has no unique key, and no row for a table that was always empty."""
-    changed = execute(alias, "UPDATE sqlite_sequence SET seq = MAX(seq, %s) WHERE name = %s", (value, table))
+    changed = log.execute("UPDATE sqlite_sequence SET seq = MAX(seq, %s) WHERE name = %s", (value, table))
     if not changed.rowcount:
-        execute(alias, "INSERT INTO sqlite_sequence (name, seq) VALUES (%s, %s)", (table, value))
+        log.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (%s, %s)", (table, value))
 
 
 @contextmanager
@@ -161,4 +161,4 @@ def kept(schema_editor: Any) -> Iterator[None]:
     present = set(connection.introspection.table_names())
     for table, value in before:
         if table in present:
-            _raise_on_sqlite(connection.alias, table, value)
+            _raise_on_sqlite(Log.of(connection.alias), table, value)

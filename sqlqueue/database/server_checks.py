@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from django.db import Error, connections, transaction
+from django.db import Error
 
 from sqlqueue.database import pooler, replication_checks
 from sqlqueue.database.alias_checks import journal_problem, not_immediate, of_change
 from sqlqueue.database.cluster import GALERA, cluster
 from sqlqueue.database.error_codes import ErrorKind, classify
+from sqlqueue.database.log import Log
 from sqlqueue.database.replication_checks import ServerProblem
 from sqlqueue.database.session_guard import change_of
-from sqlqueue.database.statements import execute
 
 MARIADB_LEAST = (10, 6)  # SKIP LOCKED
 MYSQL_LEAST = (8, 0, 17)  # SKIP LOCKED, expression defaults, a binary collation that does not pad
@@ -25,31 +25,31 @@ ISOLATION_LEVELS = ("READ-COMMITTED", "REPEATABLE-READ")
 WRITE = "UPDATE sqlqueue_publish_gate SET slot = slot WHERE slot IS NULL"
 
 
-def findings(alias: str) -> Iterator[ServerProblem]:
+def findings(log: Log) -> Iterator[ServerProblem]:
     """Yield the problems of this server. Opens a connection."""
-    vendor = connections[alias].vendor
-    if changed := change_of(alias):
-        yield of_change(alias, changed)
+    vendor = log.connection.vendor
+    if changed := change_of(log):
+        yield of_change(log.alias, changed)
         return  # for what else would be asked may be changed as well
     if vendor == "mysql":
-        yield from _mysql(alias)
+        yield from _mysql(log)
     elif vendor == "sqlite":
-        yield from _sqlite(alias)
+        yield from _sqlite(log)
     elif vendor == "postgresql":
-        yield from _postgresql(alias)
+        yield from _postgresql(log)
     else:
         text = f"sqlqueue runs on MySQL, MariaDB, PostgreSQL and SQLite, not on {vendor}"
         yield ServerProblem(2, True, text, "Name an alias on one of those in SQLQUEUE['DATABASE'].")
         return
-    yield from replication_checks.findings(alias)
-    yield from _read_only(alias)
+    yield from replication_checks.findings(log)
+    yield from _read_only(log)
 
 
-def write_refused(alias: str) -> Error | None:
+def write_refused(log: Log) -> Error | None:
     """Return the error with which a database refuses whatever would be written; None if it takes writes. By trial: a
     privileged user may write where others may not."""
     try:
-        with _at_once(alias), transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        with _at_once(log), log.atomic(), log.connection.cursor() as cursor:
             cursor.execute(WRITE)
     except Error as error:
         if classify(error) is ErrorKind.GONE:  # else locked for a moment; or there are no tables yet, others say so
@@ -57,17 +57,17 @@ def write_refused(alias: str) -> Error | None:
     return None
 
 
-def _read_only(alias: str) -> Iterator[ServerProblem]:
-    if (error := write_refused(alias)) is not None:
+def _read_only(log: Log) -> Iterator[ServerProblem]:
+    if (error := write_refused(log)) is not None:
         text = f"the database cannot be written to: {error}"
         hint = "Name the alias of a primary in SQLQUEUE['DATABASE'], or let this server accept writes."
         yield ServerProblem(16, True, text, hint)
 
 
 @contextmanager
-def _at_once(alias: str) -> Iterator[None]:
+def _at_once(log: Log) -> Iterator[None]:
     """Wait for no lock on SQLite, where another process's transaction may hold the only one for long."""
-    connection = connections[alias]
+    connection = log.connection
     if connection.vendor != "sqlite":
         yield
         return
@@ -86,8 +86,8 @@ def _too_old(name: str, version: tuple[int, ...], least: tuple[int, ...]) -> Ite
         yield ServerProblem(2, True, f"{name} {is_} is too old: sqlqueue needs {wanted} or later", f"Upgrade {name}.")
 
 
-def _mysql(alias: str) -> Iterator[ServerProblem]:
-    connection = connections[alias]
+def _mysql(log: Log) -> Iterator[ServerProblem]:
+    connection = log.connection
     mariadb = connection.mysql_is_mariadb  # type: ignore[attr-defined]
     name, least = ("MariaDB", MARIADB_LEAST) if mariadb else ("MySQL", MYSQL_LEAST)
     yield from _too_old(name, connection.mysql_version, least)  # type: ignore[attr-defined]
@@ -115,7 +115,7 @@ def _mysql(alias: str) -> Iterator[ServerProblem]:
     if select_limit < NO_LIMIT:
         text = f"sql_select_limit is {select_limit}: the server leaves out rows of longer results"
         yield ServerProblem(50, True, text, "Leave it out of init_command, or set it to DEFAULT there.")
-    several = cluster(alias)
+    several = cluster(log)
     if several is not None:
         size = f" of {several.nodes} nodes" if several.nodes else ""
         if several.kind == GALERA:
@@ -132,8 +132,8 @@ def _mysql(alias: str) -> Iterator[ServerProblem]:
         yield ServerProblem(15, False, text, "Set it to 2, the default of MySQL 8 (1 in MariaDB is as good).")
 
 
-def _postgresql(alias: str) -> Iterator[ServerProblem]:
-    connection = connections[alias]
+def _postgresql(log: Log) -> Iterator[ServerProblem]:
+    connection = log.connection
     yield from _too_old("PostgreSQL", (connection.pg_version // 10_000,), POSTGRESQL_LEAST)  # type: ignore[attr-defined]
     with connection.cursor() as cursor:
         cursor.execute("SELECT CURRENT_SETTING('default_transaction_isolation')")
@@ -158,8 +158,8 @@ def _postgresql(alias: str) -> Iterator[ServerProblem]:
         text = f"the sequence of the offsets has CACHE {caches[0]}: each connection issues offsets of its own"
         hint = 'ALTER TABLE sqlqueue_message ALTER COLUMN "offset" SET CACHE 1, while no process publishes.'
         yield ServerProblem(5, True, text, hint)
-    yield from _several_schemas(alias)
-    yield from pooler.findings(alias)
+    yield from _several_schemas(log)
+    yield from pooler.findings(log)
 
 
 # Schemas with tables of the queue.
@@ -169,16 +169,16 @@ SCHEMAS = """
 """
 
 
-def _several_schemas(alias: str) -> Iterator[ServerProblem]:
-    schemas = [name for (name,) in execute(alias, SCHEMAS).fetchall()]
+def _several_schemas(log: Log) -> Iterator[ServerProblem]:
+    schemas = [name for (name,) in log.execute(SCHEMAS).fetchall()]
     if len(schemas) > 1:
         text = f"several schemas have the queue's tables (such as {' and '.join(schemas)}): search_path chooses"
         hint = "Let one schema have them, in every search_path: consumers see nothing of what is in another one's."
         yield ServerProblem(51, False, text, hint)
 
 
-def _sqlite(alias: str) -> Iterator[ServerProblem]:
-    connection = connections[alias]
+def _sqlite(log: Log) -> Iterator[ServerProblem]:
+    connection = log.connection
     yield from _too_old("SQLite", connection.Database.sqlite_version_info, SQLITE_LEAST)  # type: ignore[attr-defined]
     yield from not_immediate(connection.settings_dict["OPTIONS"])
     with connection.cursor() as cursor:
@@ -188,14 +188,14 @@ def _sqlite(alias: str) -> Iterator[ServerProblem]:
         yield journal_problem(journal)
 
 
-def same_kind(alias: str, other: str) -> bool:
-    """Tell whether two aliases are of the same kind of database, so that one can be a replica of the other."""
-    return connections[alias].vendor == connections[other].vendor
+def same_kind(log: Log, other: Log) -> bool:
+    """Tell whether two logs are of the same kind of database, so that one can be a replica of the other."""
+    return log.connection.vendor == other.connection.vendor
 
 
-def describe(alias: str) -> str:
+def describe(log: Log) -> str:
     """Return the server's name and version, for people; nothing secret."""
-    connection = connections[alias]
+    connection = log.connection
     if connection.vendor == "mysql":
         name = "MariaDB" if connection.mysql_is_mariadb else "MySQL"  # type: ignore[attr-defined]
         return f"{name} {'.'.join(map(str, connection.mysql_version))}"  # type: ignore[attr-defined]

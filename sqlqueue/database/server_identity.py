@@ -16,17 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
-from django.db import connections
-
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_session import Session, session_of_mysql, session_of_postgresql
 from sqlqueue.database.session_guard import refuse_changing_session
-from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import LeaseLost
 
-_named: set[str] = set()  # aliases
+_named: set[Log] = set()
 CONNECTIONS_TRIED = 10  # to find the named server behind a balancer
 
 PROVEN, REFUTED = -1_000_000, -1_000_001  # in a row that a proven statement returns beside its own
@@ -57,9 +54,9 @@ class NotNamedServer(SessionReplaced):
         )
 
 
-def seen_named(alias: str) -> bool:
+def seen_named(log: Log) -> bool:
     """Tell whether the gate has named a server to this process."""
-    return alias in _named
+    return log in _named
 
 
 def forget_named() -> None:
@@ -82,16 +79,16 @@ def proof_column(server: ServerIdentity | None) -> tuple[str, tuple[object, ...]
     return f", CASE WHEN {proof} THEN 1 ELSE 0 END" if proof else "", values
 
 
-def look(alias: str) -> Session:
+def look(log: Log) -> Session:
     """Ask the server which one it is; over a new connection if the last one was lost. Raises NotNamedServer if the gate
     names another one, and new connections do not lead there either; ConfigurationError if the connection changes
     values."""
-    connection: Any = connections[alias]
+    connection: Any = log.connection
     connection.sqlqueue_session = None
-    refuse_changing_session(alias)
-    run = partial(execute, alias)
+    refuse_changing_session(log)
+    run = log.execute
     if connection.vendor == "mysql":
-        session = _look_at_mysql(alias)
+        session = _look_at_mysql(log)
     elif connection.vendor == "postgresql":
         connection.ensure_connection()
         session = session_of_postgresql(run, connection.pg_version, not connection.in_atomic_block)
@@ -101,36 +98,36 @@ def look(alias: str) -> Session:
     return session
 
 
-def lead(alias: str) -> None:
+def lead(log: Log) -> None:
     """Where the gate names a server, let this thread's connection lead to that one. No statement for one that does.
     Raises NotNamedServer if none can be found that does."""
-    if seen_named(alias):
-        session_of_connection(alias)
+    if seen_named(log):
+        session_of_connection(log)
 
 
-def forget_session(alias: str) -> None:
+def forget_session(log: Log) -> None:
     """Look again before the next statement that matters."""
-    connection: Any = connections[alias]
+    connection: Any = log.connection
     connection.sqlqueue_session = None
 
 
-def session_of_connection(alias: str) -> Session:
+def session_of_connection(log: Log) -> Session:
     """Return the session of this thread's connection; look at it if it is new."""
-    connection: Any = connections[alias]
+    connection: Any = log.connection
     known: tuple[Any, Session] | None = getattr(connection, "sqlqueue_session", None)
     if known is not None and known[0] is connection.connection and known[0] is not None:
         return known[1]
-    return look(alias)
+    return look(log)
 
 
-def _look_at_mysql(alias: str) -> Session:
-    connection: Any = connections[alias]
+def _look_at_mysql(log: Log) -> Session:
+    connection: Any = log.connection
     elsewhere: list[Any] = []
     try:
         for _ in range(CONNECTIONS_TRIED):
-            session = session_of_mysql(partial(execute, alias), connection.mysql_is_mariadb)
+            session = session_of_mysql(log.execute, connection.mysql_is_mariadb)
             if session.writer:
-                _named.add(alias)
+                _named.add(log)
             if session.writer in ("", session.here):
                 return session
             if connection.in_atomic_block or session.writer == f"-{session.here}":
@@ -152,8 +149,8 @@ class ServerIdentity:
     doubtful: a statement has not proven it, and the server was not looked at since.
     """
 
-    def __init__(self, alias: str):
-        self.alias = alias
+    def __init__(self, log: Log):
+        self.log = log
         self.doubtful = False
         self._session: Session | None = None
 
@@ -168,7 +165,7 @@ class ServerIdentity:
         Raises ServerChanged if the server is another one, or was started again.
         """
         if self.doubtful:
-            found = look(self.alias)
+            found = look(self.log)
             self.doubtful = False
             if found.identity != self._known().identity:
                 self.doubtful = True
@@ -184,7 +181,7 @@ class ServerIdentity:
         known = self._known()
         if known.shared:
             return known.text, known.values
-        session = session_of_connection(self.alias)
+        session = session_of_connection(self.log)
         if session.identity != known.identity:
             self.doubtful = True
             raise ServerChanged
@@ -194,7 +191,7 @@ class ServerIdentity:
         """Raise SessionReplaced (or ServerChanged) unless this thread's connection still leads to this server: one
         statement. A transaction in which it is the last statement has run here."""
         text, values = self.proof()
-        if text and not execute(self.alias, f"SELECT CASE WHEN {text} THEN 1 ELSE 0 END", values).fetchone()[0]:
+        if text and not self.log.execute(f"SELECT CASE WHEN {text} THEN 1 ELSE 0 END", values).fetchone()[0]:
             self.refuted()
 
     def select(self, text: str, values: Sequence[object], columns: int, at: int) -> Sequence[Any]:
@@ -203,7 +200,7 @@ class ServerIdentity:
         columns: how many it has; at: the place of one of whole numbers, never below REFUTED.
         """
         text, values = self.proven(text, values, columns, at)
-        return self.accept(execute(self.alias, text, values).fetchall(), at)
+        return self.accept(self.log.execute(text, values).fetchall(), at)
 
     def proven(self, text: str, values: Sequence[object], columns: int, at: int) -> tuple[str, Sequence[object]]:
         """Return a SELECT, and its parameters, that also gives a row which says whether this server runs it."""
@@ -227,12 +224,12 @@ class ServerIdentity:
     def refuted(self) -> None:
         """Note that a statement has not proven this server. Always raises SessionReplaced."""
         self.doubtful = True
-        forget_session(self.alias)
+        forget_session(self.log)
         raise SessionReplaced(
             "a statement has run in a session, or on a server, that was not known: its result is not used"
         )
 
     def _known(self) -> Session:
         if self._session is None:
-            self._session = session_of_connection(self.alias)
+            self._session = session_of_connection(self.log)
         return self._session

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from django.db import connections
-
+from sqlqueue.database.log import Log
 from sqlqueue.database.session_values import OF_DRIVER, Change, change, of_character_sets
-from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
 
 _faithful: WeakSet[Any] = WeakSet()  # the drivers' connections
 
 
-def refuse_changing_session(alias: str) -> None:
+def refuse_changing_session(log: Log) -> None:
     """Raise ConfigurationError if this thread's connection changes values. A statement for a new connection."""
-    connection = connections[alias]
+    connection = log.connection
     if connection.vendor not in OF_DRIVER or (connection.connection is not None and connection.connection in _faithful):
         return
-    if changed := change_of(alias):
-        raise ConfigurationError(f"DATABASES[{alias!r}]: {changed}")
+    if changed := change_of(log):
+        raise ConfigurationError(f"DATABASES[{log.alias!r}]: {changed}")
     _faithful.add(connection.connection)
 
 
-def change_of(alias: str) -> Change | None:
+def change_of(log: Log) -> Change | None:
     """Return what this thread's connection changes, if it does. Opens it. One statement."""
-    connection = connections[alias]
+    connection = log.connection
     connection.ensure_connection()
-    return change(connection.vendor, connection.connection, partial(execute, alias))
+    return change(connection.vendor, connection.connection, log.execute)
 
 
 def change_by_options(vendor: str, options: Mapping[str, Any]) -> Change | None:

@@ -8,10 +8,12 @@ from typing import Any
 
 from django.apps import apps as installed
 from django.core.management.base import CommandError
-from django.db import connections, router
+from django.db import router
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import Model
+
+from sqlqueue.database.log import Log
 
 INITIAL = "0001_initial"
 # The second migration of every development version before 1.0. No later migration may have this name.
@@ -38,20 +40,20 @@ def queue_models() -> list[type[Model]]:
     return [model for label in labels() for model in installed.get_app_config(label).get_models()]
 
 
-def pending_migrations(alias: str, label: str = "") -> bool:
+def pending_migrations(log: Log, label: str = "") -> bool:
     """Tell whether a migration of these apps, or of one, has not been applied here, or the tables are those of a
     development version. Two statements."""
-    for app, recorded in recorded_migrations(alias, [label] if label else labels()).items():
+    for app, recorded in recorded_migrations(log, [label] if label else labels()).items():
         wanted = {name for of, name in _migrations() if of == app}
         if (app == "sqlqueue" and OF_DEVELOPMENT in recorded) or not wanted.issubset(recorded):
             return True
     return False
 
 
-def recorded_migrations(alias: str, apps: Sequence[str] = ("sqlqueue",)) -> dict[str, set[str]]:
+def recorded_migrations(log: Log, apps: Sequence[str] = ("sqlqueue",)) -> dict[str, set[str]]:
     """Return the names of the migrations of each of these apps that have been applied here. Two statements."""
     found: dict[str, set[str]] = {app: set() for app in apps}
-    recorder = MigrationRecorder(connections[alias])
+    recorder = MigrationRecorder(log.connection)
     if recorder.has_table():
         for app, name in recorder.migration_qs.filter(app__in=found).values_list("app", "name"):
             found[app].add(name)
@@ -61,33 +63,34 @@ def recorded_migrations(alias: str, apps: Sequence[str] = ("sqlqueue",)) -> dict
 def refuse_development_version(using: str, apps: Any, **kwargs: Any) -> None:
     """Raise CommandError, before every `migrate`, if the tables are those of a development version, with the statements
     that remove them. apps: the models as the recorded migrations made them."""
-    recorded = recorded_migrations(using)["sqlqueue"]
-    if OF_DEVELOPMENT in recorded or (recorded == {INITIAL} and _lacks_columns(using, apps)):
-        raise CommandError(f"{REFUSED.format(alias=using)}. Nothing was changed. {remedy(using)}")
+    log = Log.of(using)
+    recorded = recorded_migrations(log)["sqlqueue"]
+    if OF_DEVELOPMENT in recorded or (recorded == {INITIAL} and _lacks_columns(log, apps)):
+        raise CommandError(f"{REFUSED.format(alias=log.alias)}. Nothing was changed. {remedy(log)}")
 
 
-def remedy(alias: str) -> str:
+def remedy(log: Log) -> str:
     """Return how tables of a development version are made anew, with the statements."""
-    connection = connections[alias]
+    connection = log.connection
     tables = [name for name in connection.introspection.table_names() if name.startswith("sqlqueue_")]
     statements = [f"DROP TABLE {name};" for name in sorted(tables, reverse=True)]  # events before their work items
     if connection.vendor == "postgresql":
         statements.append("DROP SEQUENCE IF EXISTS sqlqueue_generation;")
     names = ", ".join(f"'{label}'" for label in labels())
     statements.append(f"DELETE FROM django_migrations WHERE app IN ({names});")
-    return REMEDY.format(alias=alias, statements="\n".join(statements))
+    return REMEDY.format(alias=log.alias, statements="\n".join(statements))
 
 
-def _lacks_columns(alias: str, apps: Any) -> bool:
-    introspection = connections[alias].introspection
+def _lacks_columns(log: Log, apps: Any) -> bool:
+    introspection = log.connection.introspection
     present = set(introspection.table_names())
     for model in apps.get_models():
-        if model._meta.app_label != "sqlqueue" or not router.allow_migrate_model(alias, model):
+        if model._meta.app_label != "sqlqueue" or not router.allow_migrate_model(log.alias, model):
             continue
         table, wanted = model._meta.db_table, {field.column for field in model._meta.concrete_fields}
         if table not in present:
             return True
-        with connections[alias].cursor() as cursor:
+        with log.connection.cursor() as cursor:
             if not wanted <= {found.name for found in introspection.get_table_description(cursor, table)}:
                 return True
     return False

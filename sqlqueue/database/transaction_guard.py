@@ -7,11 +7,11 @@ committed without them.
 
 from __future__ import annotations
 
-from django.db import Error, connections
+from django.db import Error
 from django.db.transaction import TransactionManagementError
 
 from sqlqueue.database.error_codes import ErrorKind, classify
-from sqlqueue.database.statements import execute
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import BrokenTransaction
 
 # A transaction's own: no other one can release it.
@@ -32,19 +32,19 @@ class Guard:
     anyway.
     """
 
-    def __init__(self, alias: str):
-        self._alias, self._begun = alias, None
-        if connections[alias].vendor == "postgresql":  # psycopg puts the beginning off until the first statement
-            self._begun = execute(alias, BEGUN).fetchone()[0]
+    def __init__(self, log: Log):
+        self._log, self._begun = log, None
+        if log.connection.vendor == "postgresql":  # psycopg puts the beginning off until the first statement
+            self._begun = log.execute(BEGUN).fetchone()[0]
         else:
-            execute(alias, SET)
+            log.execute(SET)
 
     def release(self) -> None:
         """Raise BrokenTransaction if the transaction has ended meanwhile."""
         if self._begun is not None:
             return
         try:
-            execute(self._alias, RELEASE)
+            self._log.execute(RELEASE)
         except TransactionManagementError:
             raise  # it is to be rolled back, and Django says why
         except Error as error:

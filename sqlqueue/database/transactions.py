@@ -9,6 +9,8 @@ from typing import TypeVar
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from sqlqueue.database.log import Log
+
 View = TypeVar("View", bound=Callable[..., object])
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -34,14 +36,14 @@ def in_callers_transaction(connection: BaseDatabaseWrapper) -> bool:
     return not all(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
 
 
-def remember_once_committed(alias: str, known: MutableMapping[Key, Value], key: Key, value: Value) -> None:
+def remember_once_committed(log: Log, known: MutableMapping[Key, Value], key: Key, value: Value) -> None:
     """Remember what was read of a row, unless the transaction that may have inserted it is rolled back. A TestCase's
     always is, although its commit hooks may be run (captureOnCommitCallbacks)."""
-    connection = connections[alias]
+    connection = log.connection
     if not connection.in_atomic_block:
         known[key] = value
     elif not in_test_case(connection):
-        transaction.on_commit(lambda: known.setdefault(key, value), using=alias)
+        log.on_commit(lambda: known.setdefault(key, value))
 
 
 def refusal(connection: BaseDatabaseWrapper) -> str:
@@ -56,7 +58,7 @@ def refusal(connection: BaseDatabaseWrapper) -> str:
 
 
 @contextmanager
-def fresh_reads(alias: str) -> Iterator[None]:
+def fresh_reads(log: Log) -> Iterator[None]:
     """Let the transaction that begins in this block see what was committed before each of its statements.
 
     An operation locks, and then reads what the lock protects. At REPEATABLE READ and SERIALIZABLE PostgreSQL's snapshot
@@ -64,7 +66,7 @@ def fresh_reads(alias: str) -> Iterator[None]:
     (MySQL's is that of the first read which locks nothing, and no operation reads before it locks.) The driver says the
     level with BEGIN: it costs no statement. Inside a caller's transaction it changes nothing.
     """
-    connection = connections[alias]
+    connection = log.connection
     if connection.vendor != "postgresql" or connection.in_atomic_block or not connection.get_autocommit():
         yield
         return

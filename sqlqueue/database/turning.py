@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from django.db import Error, connections
+from django.db import Error
 
 from sqlqueue.database.error_codes import ErrorKind, classify
 from sqlqueue.database.generations import PRESENT
+from sqlqueue.database.log import Log
 from sqlqueue.database.sequence import SET, missing_right
-from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import ConfigurationError
 
 AT_ONCE = 16  # rows that are turned by one transaction
@@ -44,106 +44,105 @@ LIMIT = "SET SESSION innodb_lock_wait_timeout = %s"
 LIMITED = "SELECT @@SESSION.innodb_lock_wait_timeout"
 
 
-def make_sequence(alias: str) -> None:
+def make_sequence(log: Log) -> None:
     """Make what holds the generation beside the gate's rows, if the database needs it and has not got it."""
-    if connections[alias].vendor != "postgresql":
+    if log.connection.vendor != "postgresql":
         return
-    if execute(alias, "SELECT TO_REGCLASS('sqlqueue_generation')").fetchone()[0] is None:
-        execute(alias, MAKE_SEQUENCE)
-        execute(alias, SHOW_SEQUENCE)
-    if execute(alias, USED).fetchone()[0] is None:
-        put_in_force(alias, 0)
+    if log.execute("SELECT TO_REGCLASS('sqlqueue_generation')").fetchone()[0] is None:
+        log.execute(MAKE_SEQUENCE)
+        log.execute(SHOW_SEQUENCE)
+    if log.execute(USED).fetchone()[0] is None:
+        put_in_force(log, 0)
 
 
-def newest_layout(alias: str) -> int:
+def newest_layout(log: Log) -> int:
     """Return the newest generation of which there is a layout, which is in force or about to be; 0 without any."""
-    return execute(alias, NEWEST_LAYOUT).fetchone()[0] or 0
+    return log.execute(NEWEST_LAYOUT).fetchone()[0] or 0
 
 
-def catch_up(alias: str) -> None:
+def catch_up(log: Log) -> None:
     """Let the newest layout's generation hold where what holds it is behind, and no change is under way: a dump may
     bring the layouts alone, and neither tables nor logical replication bring the sequence. Publishers would go back to
     an epoch that has ended. Raises ConfigurationError if the database's user may not."""
-    newest = newest_layout(alias)
-    if not newest or execute(alias, CHANGING).fetchone():
+    newest = newest_layout(log)
+    if not newest or log.execute(CHANGING).fetchone():
         return  # the process that carries the change on does it
-    if connections[alias].vendor == "postgresql":
-        if newest_generation(alias) < newest:
-            refuse_who_may_not(alias)
-            put_in_force(alias, newest)
-    elif gate_rows_behind(alias, newest):
-        put_in_force(alias, newest)
+    if log.connection.vendor == "postgresql":
+        if newest_generation(log) < newest:
+            refuse_who_may_not(log)
+            put_in_force(log, newest)
+    elif gate_rows_behind(log, newest):
+        put_in_force(log, newest)
 
 
-def newest_generation(alias: str) -> int:
+def newest_generation(log: Log) -> int:
     """Return the newest generation that is in force for anybody."""
-    text = PRESENT["postgresql"] if connections[alias].vendor == "postgresql" else HIGHEST
-    return execute(alias, text).fetchone()[0] or 0
+    text = PRESENT["postgresql"] if log.connection.vendor == "postgresql" else HIGHEST
+    return log.execute(text).fetchone()[0] or 0
 
 
-def refuse_who_may_not(alias: str) -> None:
+def refuse_who_may_not(log: Log) -> None:
     """Raise ConfigurationError, with what to do, unless this user may put a generation in force: on PostgreSQL that
     takes a right that changing rows does not."""
-    if how := missing_right(alias, "sqlqueue_generation", SET):
-        raise ConfigurationError(f"the user of database {alias!r} may not tell publishers of new partitions: {how}")
+    if how := missing_right(log, "sqlqueue_generation", SET):
+        raise ConfigurationError(f"the user of database {log.alias!r} may not tell publishers of new partitions: {how}")
 
 
-def put_in_force(alias: str, generation: int) -> None:
+def put_in_force(log: Log, generation: int) -> None:
     """Let a generation hold from now on. PostgreSQL: whatever becomes of the transaction. SQLite: with it."""
-    if connections[alias].vendor == "postgresql":
-        execute(alias, "SELECT SETVAL('sqlqueue_generation', %s)", (generation,))
+    if log.connection.vendor == "postgresql":
+        log.execute("SELECT SETVAL('sqlqueue_generation', %s)", (generation,))
     else:
-        execute(
-            alias,
+        log.execute(
             f"UPDATE sqlqueue_publish_gate SET generation = {WRITE.format(number='%s')} WHERE slot >= 0",
             (generation, generation),
         )
 
 
-def gate_rows_behind(alias: str, generation: int) -> list[int]:
+def gate_rows_behind(log: Log, generation: int) -> list[int]:
     """Return the gate's rows of another generation."""
-    return [slot for (slot,) in execute(alias, BEHIND, (generation,)).fetchall()]
+    return [slot for (slot,) in log.execute(BEHIND, (generation,)).fetchall()]
 
 
-def switch_gate_rows(alias: str, generation: int, slots: Sequence[int], wait: bool = False) -> int:
+def switch_gate_rows(log: Log, generation: int, slots: Sequence[int], wait: bool = False) -> int:
     """Turn those of the gate's rows that no publisher holds, in the caller's transaction; return how many.
     wait: for WAIT seconds if all are held."""
-    free = _locked(alias, "sqlqueue_publish_gate", "slot", slots, wait)
-    _switch(alias, "sqlqueue_publish_gate", "slot", SWITCH, generation, free)
+    free = _locked(log, "sqlqueue_publish_gate", "slot", slots, wait)
+    _switch(log, "sqlqueue_publish_gate", "slot", SWITCH, generation, free)
     return len(free)
 
 
-def slots_unturned(alias: str, topic: str, epoch: int) -> list[int]:
+def slots_unturned(log: Log, topic: str, epoch: int) -> list[int]:
     """Return the ids of a topic's slots that are not in this epoch yet."""
-    return [id for (id,) in execute(alias, UNTURNED, (topic, epoch)).fetchall()]
+    return [id for (id,) in log.execute(UNTURNED, (topic, epoch)).fetchall()]
 
 
-def switch_slots(alias: str, epoch: int, ids: Sequence[int], wait: bool = False) -> int:
+def switch_slots(log: Log, epoch: int, ids: Sequence[int], wait: bool = False) -> int:
     """Turn those of a topic's slots that no publisher holds, in the caller's transaction; return how many."""
-    free = _locked(alias, "sqlqueue_epoch_slot", "id", ids, wait)
-    _switch(alias, "sqlqueue_epoch_slot", "id", SWITCH_SLOT, epoch, free)
+    free = _locked(log, "sqlqueue_epoch_slot", "id", ids, wait)
+    _switch(log, "sqlqueue_epoch_slot", "id", SWITCH_SLOT, epoch, free)
     return len(free)
 
 
-def _switch(alias: str, table: str, key: str, values: str, number: int, rows: Sequence[int]) -> None:
+def _switch(log: Log, table: str, key: str, values: str, number: int, rows: Sequence[int]) -> None:
     """Turn rows, which are locked, with one statement: who wants one of them waits for the commit."""
     if rows:
-        text = dialect(alias).update(table, GIVEN, len(rows), values, key=key)
-        execute(alias, text, [value for row in rows for value in (row, number)])
+        text = log.dialect.update(table, GIVEN, len(rows), values, key=key)
+        log.execute(text, [value for row in rows for value in (row, number)])
 
 
-def _locked(alias: str, table: str, key: str, rows: Sequence[int], wait: bool) -> list[int]:
-    syntax = dialect(alias)
+def _locked(log: Log, table: str, key: str, rows: Sequence[int], wait: bool) -> list[int]:
+    syntax = log.dialect
     text = syntax.lock_free(table, key, len(rows))
     if not wait:
-        return [found for (found,) in execute(alias, text, rows).fetchall()]
-    before = execute(alias, LIMITED).fetchone()[0]
-    execute(alias, LIMIT, (WAIT,))
+        return [found for (found,) in log.execute(text, rows).fetchall()]
+    before = log.execute(LIMITED).fetchone()[0]
+    log.execute(LIMIT, (WAIT,))
     try:
-        return [found for (found,) in execute(alias, text.replace("{skip}", "{update}"), rows).fetchall()]
+        return [found for (found,) in log.execute(text.replace("{skip}", "{update}"), rows).fetchall()]
     except Error as error:
         if classify(error) is not ErrorKind.CONTENTION:
             raise
         return []
     finally:
-        execute(alias, LIMIT, (before,))
+        log.execute(LIMIT, (before,))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from django.db import Error, connections
 
 from sqlqueue.database.error_codes import ErrorKind, classify
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 
 TIMEOUT = 2.0  # seconds that a probe has until it hangs
 PROBE = "probe"  # the name of its row
@@ -39,17 +39,17 @@ class Writing:
 class Probe:
     """One write, which `run` tries."""
 
-    def __init__(self, alias: str) -> None:
-        self.alias, self.began = alias, time.monotonic()
+    def __init__(self, log: Log) -> None:
+        self.log, self.began = log, time.monotonic()
         self.done = threading.Event()
         self._error = ""
 
     def run(self) -> None:
         """Write and commit."""
         try:
-            _write(self.alias)
+            _write(self.log)
         except Error as error:
-            self._error = "" if _says_nothing(self.alias, error) else str(error)
+            self._error = "" if _says_nothing(self.log, error) else str(error)
         finally:
             connections.close_all()
             self.done.set()
@@ -63,31 +63,31 @@ class Probe:
 
 
 _lock = threading.Lock()
-_last: dict[str, Probe] = {}
+_last: dict[Log, Probe] = {}
 
 
-def start(alias: str) -> Probe:
+def start(log: Log) -> Probe:
     """Start a probe of a database, unless one runs or hangs; return the one that does now."""
     with _lock:
-        probe = _last.get(alias)
+        probe = _last.get(log)
         if probe is None or probe.done.is_set():
-            probe = _last[alias] = Probe(alias)
+            probe = _last[log] = Probe(log)
             threading.Thread(target=probe.run, name="sqlqueue-write-probe", daemon=True).start()
     return probe
 
 
-def _write(alias: str) -> None:
-    connection = connections[alias]
+def _write(log: Log) -> None:
+    connection = log.connection
     if connection.vendor == "sqlite":
         with connection.cursor() as cursor:
             cursor.execute("PRAGMA busy_timeout = 0")  # a lock that another one holds is no fault
-    execute(alias, f"{WRITE} {dialect(alias).upsert('name', {'began_at': '{new:began_at}'})}", (PROBE,))
+    log.execute(f"{WRITE} {log.dialect.upsert('name', {'began_at': '{new:began_at}'})}", (PROBE,))
 
 
-def _says_nothing(alias: str, error: Error) -> bool:
+def _says_nothing(log: Log, error: Error) -> bool:
     cause = error.__cause__
     code = getattr(cause, "sqlstate", None) or next(iter(getattr(cause, "args", ())), None)
-    busy = connections[alias].vendor == "sqlite" and classify(error) is ErrorKind.CONTENTION
+    busy = log.connection.vendor == "sqlite" and classify(error) is ErrorKind.CONTENTION
     return busy or code in NO_RIGHTS
 
 

@@ -12,8 +12,8 @@ from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import StoredRow
 from sqlqueue.database import retries
 from sqlqueue.database.chunks import insert_all
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity, proof_condition
-from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.blocked_ranges import ranges
 from sqlqueue.log.succession import may_start
 from sqlqueue.models import ConsumerGroup, Offset
@@ -118,15 +118,15 @@ class AcquiredPartition:
     server: ServerIdentity | None = None  # where it was acquired
 
 
-def not_taken(alias: str, group: str, topic: str, taken: Iterable[AcquiredPartition]) -> dict[int, str]:
+def not_taken(log: Log, group: str, topic: str, taken: Iterable[AcquiredPartition]) -> dict[int, str]:
     """Return the holders of those leases of a group, by partition, that are not among the taken ones."""
     held = {one.ref.partition for one in taken if (one.ref.group, one.ref.topic) == (group, topic)}
-    leases = execute(alias, LEASES, (topic, group)).fetchall()
+    leases = log.execute(LEASES, (topic, group)).fetchall()
     return {partition: holder for partition, holder in leases if partition not in held}
 
 
 def acquire(
-    alias: str,
+    log: Log,
     subscriber: str,
     group: str,
     topic: str,
@@ -142,13 +142,13 @@ def acquire(
     if not partitions:
         return []
     text = IDS.replace("{marks}", _marks(partitions))
-    ids = [id for (id,) in execute(alias, text, (topic, group, *partitions)).fetchall()]
+    ids = [id for (id,) in log.execute(text, (topic, group, *partitions)).fetchall()]
     at = {(group, topic): priorities}
-    return acquire_leases(alias, subscriber, ids, at, lease_duration, horizon, server, in_order)
+    return acquire_leases(log, subscriber, ids, at, lease_duration, horizon, server, in_order)
 
 
 def acquire_leases(
-    alias: str,
+    log: Log,
     subscriber: str,
     ids: Sequence[int],
     priorities: Mapping[tuple[str, str], int],
@@ -171,13 +171,13 @@ def acquire_leases(
     for start in range(0, len(ids), AT_ONCE):
         some = sorted(ids[start : start + AT_ONCE])
         taken += retries.run(
-            alias, _acquire, alias, subscriber, some, priorities, lease_duration, horizon, server, in_order
+            log, _acquire, log, subscriber, some, priorities, lease_duration, horizon, server, in_order
         )
     return taken
 
 
 def _acquire(
-    alias: str,
+    log: Log,
     subscriber: str,
     wanted: list[int],
     priorities: Mapping[tuple[str, str], int],
@@ -189,18 +189,18 @@ def _acquire(
     # Locks come before the first plain read, so that no snapshot is older than they are. A group's removal either waits
     # for them, or came before them, and then the group is not found.
     text = TAKE.replace("{marks}", _marks(wanted)).replace("{waiting}", "" if in_order else OR_WAITING)
-    free = [id for (id,) in execute(alias, text, (*wanted, subscriber)).fetchall()]
+    free = [id for (id,) in log.execute(text, (*wanted, subscriber)).fetchall()]
     if not free:
         return []
-    locked = {id for (id,) in execute(alias, LOCK_OFFSETS.replace("{marks}", _marks(free)), free).fetchall()}
-    leased = [lease for lease in _leased(alias, free) if all(offset.id in locked for offset in lease.offsets)]
+    locked = {id for (id,) in log.execute(LOCK_OFFSETS.replace("{marks}", _marks(free)), free).fetchall()}
+    leased = [lease for lease in _leased(log, free) if all(offset.id in locked for offset in lease.offsets)]
     if in_order:
-        leased = _startable(alias, leased)
+        leased = _startable(log, leased)
     if not leased:
         return []
-    _hold(alias, subscriber, [lease.id for lease in leased], lease_duration, server)
-    if _insert_missing(alias, leased, priorities):
-        leased = _leased(alias, [lease.id for lease in leased])
+    _hold(log, subscriber, [lease.id for lease in leased], lease_duration, server)
+    if _insert_missing(log, leased, priorities):
+        leased = _leased(log, [lease.id for lease in leased])
     else:
         leased = [replace(lease, token=lease.token + 1) for lease in leased]
     taken: list[AcquiredPartition] = []
@@ -208,19 +208,19 @@ def _acquire(
     for lease in leased:
         for offset in lease.offsets:
             if offset.id in lease.to_recover or offset.claimed_to > offset.position:
-                taken.append(_recover(alias, offset, lease.token, horizon))
+                taken.append(_recover(log, offset, lease.token, horizon))
             else:
                 plain.append(offset)
                 ref, start = ref_of(offset), offset.position
                 taken.append(AcquiredPartition(ref, offset.id, lease.token, start, start, start))
     if plain:
-        execute(alias, TOKENS.replace("{marks}", _marks(plain)), [offset.id for offset in plain])
+        log.execute(TOKENS.replace("{marks}", _marks(plain)), [offset.id for offset in plain])
     for one in taken:
         one.server = server
     return taken
 
 
-def _startable(alias: str, leased: list[_Leased]) -> list[_Leased]:
+def _startable(log: Log, leased: list[_Leased]) -> list[_Leased]:
     """Return those leases whose group may start their partition, see succession; the others wait from now on. Nothing
     is read for topics that have had one epoch only."""
     altered: dict[tuple[str, str], list[_Leased]] = defaultdict(list)
@@ -230,20 +230,18 @@ def _startable(alias: str, leased: list[_Leased]) -> list[_Leased]:
     refused: list[int] = []
     for group, some in altered.items():
         registered = ConsumerGroup(consumer_group=group[0], topic=group[1], start=some[0].start)
-        ready = may_start(alias, registered, {lease.partition for lease in some})
+        ready = may_start(log, registered, {lease.partition for lease in some})
         refused += [lease.id for lease in some if lease.partition not in ready]
     if refused:
-        execute(alias, WAIT.replace("{marks}", _marks(refused)), refused)
+        log.execute(WAIT.replace("{marks}", _marks(refused)), refused)
     return [lease for lease in leased if lease.id not in refused]
 
 
-def _hold(
-    alias: str, subscriber: str, ids: Sequence[int], lease_duration: float, server: ServerIdentity | None
-) -> None:
+def _hold(log: Log, subscriber: str, ids: Sequence[int], lease_duration: float, server: ServerIdentity | None) -> None:
     """Take leases that are locked, on this server."""
     proof, values = proof_condition(server)
     text = HOLD.replace("{marks}", _marks(ids)).replace("{proof}", proof)
-    held = execute(alias, text, (subscriber, round(lease_duration * 1_000_000), *ids, *values)).rowcount
+    held = log.execute(text, (subscriber, round(lease_duration * 1_000_000), *ids, *values)).rowcount
     if server is not None and proof and held != len(ids):
         server.refuted()
 
@@ -263,9 +261,9 @@ class _Leased:
     to_recover: set[int] = field(default_factory=set)
 
 
-def _leased(alias: str, ids: Sequence[int]) -> list[_Leased]:
+def _leased(log: Log, ids: Sequence[int]) -> list[_Leased]:
     found: dict[int, _Leased] = {}
-    for row in execute(alias, OFFSETS.replace("{marks}", _marks(ids)), ids).fetchall():
+    for row in log.execute(OFFSETS.replace("{marks}", _marks(ids)), ids).fetchall():
         id, topic, group, partition, token, start, *row = row
         offset_id, priority, position, acked, claimed, recovers, altered = row
         lease = found.setdefault(id, _Leased(id, (group, topic), partition, token, start, bool(altered)))
@@ -278,7 +276,7 @@ def _leased(alias: str, ids: Sequence[int]) -> list[_Leased]:
     return sorted(found.values(), key=lambda lease: lease.id)
 
 
-def _insert_missing(alias: str, leased: Sequence[_Leased], priorities: Mapping[tuple[str, str], int]) -> bool:
+def _insert_missing(log: Log, leased: Sequence[_Leased], priorities: Mapping[tuple[str, str], int]) -> bool:
     """Insert missing offset rows, at the group's start; return whether there were any."""
     missing = [
         Offset(
@@ -296,7 +294,7 @@ def _insert_missing(alias: str, leased: Sequence[_Leased], priorities: Mapping[t
             set(range(priorities[lease.group_topic])) - {offset.priority for offset in lease.offsets}
         )
     ]
-    Offset.objects.using(alias).bulk_create(missing)
+    Offset.objects.using(log.alias).bulk_create(missing)
     return bool(missing)
 
 
@@ -305,48 +303,48 @@ def ref_of(offset: Offset) -> PartitionRef:
     return PartitionRef(offset.consumer_group, offset.topic, offset.partition, offset.priority)
 
 
-def _recover(alias: str, offset: Offset, token: int, horizon: int) -> AcquiredPartition:
+def _recover(log: Log, offset: Offset, token: int, horizon: int) -> AcquiredPartition:
     ref = ref_of(offset)
     position, claimed = offset.position, offset.claimed_to
     if claimed > position:
-        _insert_rows_in_doubt(alias, ref, position, claimed)
+        _insert_rows_in_doubt(log, ref, position, claimed)
         position = max(position, min(claimed, horizon))
-    rows, blocked = _rows(alias, ref), ranges(alias, ref)
+    rows, blocked = _rows(log, ref), ranges(log, ref)
     # Members of batches hold the watermark, too, until a settle of the new owner has counted them: their headers are in
     # the log.
     unacked = [row.offset - 1 for row in rows if not (row.acked and not row.headers) and row.offset <= position]
     watermark = max(offset.offset_acked, min([position, *unacked, *(one.low for one in blocked)]))
-    Offset.objects.using(alias).filter(id=offset.id).update(
+    Offset.objects.using(log.alias).filter(id=offset.id).update(
         fencing_token=token, position=position, claimed_to=position, offset_acked=watermark
     )
     return AcquiredPartition(ref, offset.id, token, position, watermark, position, rows, blocked)
 
 
-def _insert_rows_in_doubt(alias: str, ref: PartitionRef, low: int, high: int) -> None:
+def _insert_rows_in_doubt(log: Log, ref: PartitionRef, low: int, high: int) -> None:
     """Insert a row for every visible message of a partition in (low, high] that has none."""
-    size = dialect(alias).rows_of_one_insert
+    size = log.dialect.rows_of_one_insert
     stream = (ref.topic, ref.partition, ref.priority)
     states_key = (ref.topic, ref.group, ref.partition, ref.priority)
     more = True
     while more:
         values = (*stream, low, high, ref.group, ref.group, size)
-        found = [offset for (offset,) in execute(alias, UNSETTLED, values).fetchall()]
+        found = [offset for (offset,) in log.execute(UNSETTLED, values).fetchall()]
         more = len(found) == size
         if found:
             low = found[-1]
             rows = [(*states_key, offset) for offset in found]
-            insert_all(alias, f"sqlqueue_delivery_state ({ROW_COLUMNS})", IN_DOUBT, "", rows, size)
+            insert_all(log, f"sqlqueue_delivery_state ({ROW_COLUMNS})", IN_DOUBT, "", rows, size)
 
 
-def _rows(alias: str, ref: PartitionRef) -> list[StoredRow]:
+def _rows(log: Log, ref: PartitionRef) -> list[StoredRow]:
     """Return every delivery-state row of a partition, ascending; a bounded number with each statement."""
-    text = ROWS.replace("{remaining}", dialect(alias).remaining("s.invisible_until"))
-    text = text.replace("{headers}", dialect(alias).json_text("m.headers"))
+    text = ROWS.replace("{remaining}", log.dialect.remaining("s.invisible_until"))
+    text = text.replace("{headers}", log.dialect.json_text("m.headers"))
     key = (ref.topic, ref.group, ref.partition, ref.priority)
     rows: list[StoredRow] = []
     low, more = 0, True
     while more:
-        found = execute(alias, text, (*key, low, ROWS_AT_ONCE)).fetchall()
+        found = log.execute(text, (*key, low, ROWS_AT_ONCE)).fetchall()
         more = len(found) == ROWS_AT_ONCE
         for low, acked, in_flight, count, remaining, message_key, headers in found:
             of_batch = headers if batch_of(headers) else None

@@ -11,6 +11,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases import heartbeat, release
@@ -30,9 +31,9 @@ PAUSE = 0.2
 class Archivist:
     """Holds a topic for the archive group; `archivist()` makes one. Only its own thread may use it."""
 
-    def __init__(self, alias: str, topic: Topic, name: str, horizon: Horizon, taken: list[AcquiredPartition]) -> None:
-        self.alias, self.topic, self.name = alias, topic.name, name
-        self.log = log_of(topic)
+    def __init__(self, log: Log, topic: Topic, name: str, horizon: Horizon, taken: list[AcquiredPartition]) -> None:
+        self.log, self.topic, self.name = log, topic.name, name
+        self.identity = identity_of(topic)
         self._horizon = horizon
         self._partitions = taken
 
@@ -47,56 +48,56 @@ class Archivist:
         Of messages never anything above the horizon, of receipts nothing above the id `receipts_to`.
         """
         up_to = self._horizon.value if kind == MESSAGES else receipts_to
-        return archive.next_range(self.alias, self.topic, kind, up_to, most)
+        return archive.next_range(self.log, self.topic, kind, up_to, most)
 
     def held_in(self, kind: str, first: int, last: int) -> tuple[int, int]:
         """Return how many rows the database holds in a range, and the sum of their offsets (ids)."""
-        return archive.held_in(self.alias, self.topic, kind, OffsetRange(first, last))
+        return archive.held_in(self.log, self.topic, kind, OffsetRange(first, last))
 
     @staticmethod
-    def waiting(alias: str, topic: str, kind: str, receipts_to: int) -> int:
+    def waiting(log: Log, topic: str, kind: str, receipts_to: int) -> int:
         """Return how many rows of a topic wait for the archive, without holding it."""
-        up_to = highest_offset(alias) if kind == MESSAGES else receipts_to
-        first = ArchiveSegment.objects.using(alias).frontier(topic, kind) + 1
-        return archive.held_in(alias, topic, kind, OffsetRange(first, up_to))[0] if up_to >= first else 0
+        up_to = highest_offset(log) if kind == MESSAGES else receipts_to
+        first = ArchiveSegment.objects.using(log.alias).frontier(topic, kind) + 1
+        return archive.held_in(log, topic, kind, OffsetRange(first, up_to))[0] if up_to >= first else 0
 
     def segments(self, kind: str) -> list[ArchiveSegment]:
         """Return the topic's segments that count, oldest first."""
         retries.close_lost_connections()  # the last ones' reading may have taken longer than an idle one lasts
-        return list(ArchiveSegment.objects.using(self.alias).of(self.topic, kind))
+        return list(ArchiveSegment.objects.using(self.log.alias).of(self.topic, kind))
 
     def lost_to(self, kind: str) -> int:
         """Return up to where messages behind the last segment were collected, see archive.lost_to."""
-        frontier = ArchiveSegment.objects.using(self.alias).frontier(self.topic, kind)
-        return archive.lost_to(self.alias, self.topic, kind, frontier)
+        frontier = ArchiveSegment.objects.using(self.log.alias).frontier(self.topic, kind)
+        return archive.lost_to(self.log, self.topic, kind, frontier)
 
     def ends(self) -> list[ArchiveSegment]:
         """Return the last segment of each topic and kind."""
-        return ArchiveSegment.objects.using(self.alias).ends()
+        return ArchiveSegment.objects.using(self.log.alias).ends()
 
     def logs(self) -> set[str]:
-        """Return the identities of all logs of this database, see log_of()."""
-        return {log_of(topic) for topic in Topic.objects.using(self.alias)}
+        """Return the identities of all logs of this database, see identity_of()."""
+        return {identity_of(topic) for topic in Topic.objects.using(self.log.alias)}
 
     def as_owner(self, action: Callable[[], T]) -> T:
         """Call `action` while no other process can own the topic, see archive.as_owner. Raises LeaseLost likewise."""
-        return archive.as_owner(self.alias, self._partitions, action)
+        return archive.as_owner(self.log, self._partitions, action)
 
     def commit(self, kind: str, first: int, last: int, move_files: Callable[[], None], **columns: Any) -> None:
         """Make a segment count, see archive.commit_segment. Raises LeaseLost if another process has taken over."""
         retries.close_lost_connections()  # the segment's writing may have taken longer than an idle one lasts
         segment = ArchiveSegment(kind=kind, topic=self.topic, first_offset=first, last_offset=last, **columns)
-        archive.commit_segment(self.alias, segment, self._partitions, move_files)
+        archive.commit_segment(self.log, segment, self._partitions, move_files)
 
 
-def log_of(topic: Topic) -> str:
+def identity_of(topic: Topic) -> str:
     """Return a text that identifies a topic's log, also among those of other databases."""
     return f"{topic.name} since {topic.created_at.isoformat()}"
 
 
 @contextmanager
 def archivist(
-    alias: str, topic: str, *, timeout: float, group: str = GROUP, say: Callable[[str], None] = lambda line: None
+    log: Log, topic: str, *, timeout: float, group: str = GROUP, say: Callable[[str], None] = lambda line: None
 ) -> Iterator[Archivist]:
     """Register the archive group for a topic and hold all of its partitions while the body runs.
 
@@ -109,38 +110,38 @@ def archivist(
         raise ConfigurationError(
             f"{topic!r} holds dead letters: they are kept until an operator replays or discards them"
         )
-    options = Topic.objects.using(alias).filter(name=topic).first()
+    options = Topic.objects.using(log.alias).filter(name=topic).first()
     if options is None:
         raise ConfigurationError(f"there is no topic {topic!r}: nothing was ever published to it")
-    groups.register(alias, group, topic)
-    server = ServerIdentity(alias)
-    horizon = Horizon(alias, server)
+    groups.register(log, group, topic)
+    server = ServerIdentity(log)
+    horizon = Horizon(log, server)
     deadline = time.monotonic() + timeout
     horizon.wait(give_up=lambda: time.monotonic() > deadline)
     name = heartbeat.subscriber_name()
     # A segment may take longer than a lease lasts; that they are lost shows at the commit.
-    renewal = Renewal(alias, name, [(group, topic)], settings.LEASE_DURATION)
+    renewal = Renewal(log, name, [(group, topic)], settings.LEASE_DURATION)
     renewing = RenewalLoop(renewal, settings.HEARTBEAT_INTERVAL, insist)
     renewing.start()
     try:
-        taken = _take_all(alias, name, group, options, horizon, deadline, say)
-        yield Archivist(alias, options, name, horizon, taken)
+        taken = _take_all(log, name, group, options, horizon, deadline, say)
+        yield Archivist(log, options, name, horizon, taken)
     finally:
         renewing.stop()
         retries.close_lost_connections()
-        release.free(alias, name)
-        heartbeat.leave(alias, name)
+        release.free(log, name)
+        heartbeat.leave(log, name)
 
 
 def _take_all(
-    alias: str, name: str, group: str, topic: Topic, horizon: Horizon, deadline: float, say: Callable[[str], None]
+    log: Log, name: str, group: str, topic: Topic, horizon: Horizon, deadline: float, say: Callable[[str], None]
 ) -> list[AcquiredPartition]:
-    groups.start_epochs(alias, group, topic.name)
-    wanted, taken, said = set(layouts.numbers(alias, topic.name)), [], False
-    release.shorten_stale(alias, settings.LEASE_DURATION)  # there may be no consumer process that does it
+    groups.start_epochs(log, group, topic.name)
+    wanted, taken, said = set(layouts.numbers(log, topic.name)), [], False
+    release.shorten_stale(log, settings.LEASE_DURATION)  # there may be no consumer process that does it
     while True:
         taken += acquire(
-            alias,
+            log,
             name,
             group,
             topic.name,
@@ -151,7 +152,7 @@ def _take_all(
             server=horizon.server,
             in_order=False,  # it reads all epochs together, by offset
         )
-        others = not_taken(alias, group, topic.name, taken)
+        others = not_taken(log, group, topic.name, taken)
         if not others:
             return taken
         wanted, holders = set(others), sorted(set(others.values()))

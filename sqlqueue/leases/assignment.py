@@ -15,7 +15,7 @@ from sqlqueue.core.assignment import excess, fair_share
 from sqlqueue.core.orphans import Orphans
 from sqlqueue.core.partition.ref import GroupTopic
 from sqlqueue.core.partition_numbers import Numbers, parts_by_subscribers
-from sqlqueue.database.statements import execute
+from sqlqueue.database.log import Log
 from sqlqueue.leases.subscribers import LivingSubscribers, Subscribers
 from sqlqueue.models.subscriber_heartbeat import STREAM
 
@@ -106,10 +106,10 @@ class Balancer:
     orphan_timeout: seconds after which a partition that stays free is taken beyond the share, see Orphans.
     """
 
-    def __init__(self, alias: str, subscriber: str, orphan_timeout: float):
-        self.alias, self.subscriber, self.orphan_timeout = alias, subscriber, orphan_timeout
+    def __init__(self, log: Log, subscriber: str, orphan_timeout: float):
+        self.log, self.subscriber, self.orphan_timeout = log, subscriber, orphan_timeout
         self._orphans: dict[GroupTopic, Orphans] = {}
-        self._living = LivingSubscribers(alias)
+        self._living = LivingSubscribers(log)
         self._shares: dict[GroupTopic, _Shares] = {}
 
     @property
@@ -173,7 +173,7 @@ class Balancer:
             some = groups[start : start + GROUPS_AT_ONCE]
             values = [value for group, topic in some for value in (topic, group, topic, group)]
             text = FREE.replace("{of_groups}", " OR ".join([OF_GROUP] * len(some)))
-            found.update(map(tuple, execute(self.alias, text, (*values, self.subscriber)).fetchall()))
+            found.update(map(tuple, self.log.execute(text, (*values, self.subscriber)).fetchall()))
         return sorted(found, key=lambda row: (row[1], row[0], row[2]))
 
     def _parts(self, group_topic: GroupTopic, holding: Holding, subscribers: Subscribers) -> list[_Part]:

@@ -17,7 +17,7 @@ from sqlqueue.database import retries
 from sqlqueue.database.cluster import identity
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.lock_timeouts import TableLocked, unless_locked
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.models import SubscriberHeartbeat
 from sqlqueue.models.subscriber_heartbeat import AHEAD
 from sqlqueue.version import __version__
@@ -65,7 +65,7 @@ def digest_of(pairs: Iterable[tuple[str, str]], partitions: str) -> str:
 
 
 def beat(
-    alias: str,
+    log: Log,
     subscriber: str,
     subscriptions: Iterable[tuple[str, str]],
     lease_duration: float,
@@ -86,7 +86,7 @@ def beat(
     pairs = list(subscriptions)
     if not pairs:
         return
-    server = identity(alias)
+    server = identity(log)
     host, microseconds = socket.gethostname()[:255], round(lease_duration * 1_000_000)
     values: list[object] = []
     shown = (host, os.getpid(), address, activity[:200], horizon, failing[:200], __version__, server)
@@ -95,34 +95,34 @@ def beat(
         serves = digest if pair == min(pairs) else ""
         times = map(_microseconds, work.get(pair, (None, None)))
         values += (subscriber, *pair, *shown, partitions, serves, microseconds, *times)
-    upsert = dialect(alias).upsert("topic, consumer_group, subscriber", UPDATES)
-    unless_locked(alias, f"{BEAT} {', '.join([ROW] * len(pairs))} {upsert}", values, seconds=AT_MOST)
+    upsert = log.dialect.upsert("topic, consumer_group, subscriber", UPDATES)
+    unless_locked(log, f"{BEAT} {', '.join([ROW] * len(pairs))} {upsert}", values, seconds=AT_MOST)
 
 
 def _microseconds(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1_000_000)
 
 
-def leave(alias: str, subscriber: str) -> None:
+def leave(log: Log, subscriber: str) -> None:
     """Remove a subscriber's heartbeats: its partitions are shared among the others at once. While another session has
     locked the table they are left to expire."""
     try:
-        retries.run_statement(alias, unless_locked, alias, LEAVE, (subscriber,), seconds=AT_MOST)
+        retries.run_statement(log, unless_locked, log, LEAVE, (subscriber,), seconds=AT_MOST)
     except TableLocked as error:
         logger.warning(logfmt("heartbeats_not_removed", subscriber=subscriber, error=error))
 
 
-def record_death(alias: str, subscriber: str, exit_status: int, restart_in: float, in_doubt: str) -> None:
+def record_death(log: Log, subscriber: str, exit_status: int, restart_in: float, in_doubt: str) -> None:
     """Keep one row of a subscriber whose process has died, and say there how; its partitions are shared among the
     others at once.
 
     exit_status: -9 for signal 9; restart_in: seconds until a successor is started; in_doubt: what it may have died of.
     """
-    retries.run(alias, _record_death, alias, subscriber, exit_status, restart_in, in_doubt)
+    retries.run(log, _record_death, log, subscriber, exit_status, restart_in, in_doubt)
 
 
-def _record_death(alias: str, subscriber: str, exit_status: int, restart_in: float, in_doubt: str) -> None:
-    rows = SubscriberHeartbeat.objects.using(alias).filter(subscriber=subscriber)
+def _record_death(log: Log, subscriber: str, exit_status: int, restart_in: float, in_doubt: str) -> None:
+    rows = SubscriberHeartbeat.objects.using(log.alias).filter(subscriber=subscriber)
     first = rows.order_by("-serves").values_list("pk", flat=True).first()
     if first is None:  # it died before its first heartbeat
         host = socket.gethostname()[:255]
@@ -133,7 +133,7 @@ def _record_death(alias: str, subscriber: str, exit_status: int, restart_in: flo
     rows.filter(pk=first).update(**death, **times)
 
 
-def remove_dead(alias: str, lease_duration: float) -> None:
+def remove_dead(log: Log, lease_duration: float) -> None:
     """Remove heartbeats that expired ten lease durations ago, those of processes whose supervisor has seen them die
     after MOURNED as well (it ended before it could), and those of a future time."""
     # A row a subscriber: a small table.
@@ -142,4 +142,4 @@ def remove_dead(alias: str, lease_duration: float) -> None:
         " OR expires_at < {earlier}) OR beat_at >= {later}"
     )
     times = (10 * lease_duration, max(MOURNED, 10 * lease_duration), AHEAD.total_seconds())
-    retries.run(alias, execute, alias, text, tuple(round(seconds * 1_000_000) for seconds in times))
+    retries.run(log, log.execute, text, tuple(round(seconds * 1_000_000) for seconds in times))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sqlqueue.core.settle_plan import ALONE
-from sqlqueue.database.statements import execute
+from sqlqueue.database.log import Log
 
 SHOWN = 3  # messages; the text has to fit into a heartbeat
 
@@ -31,12 +31,12 @@ CLAIMED = """
 """
 
 
-def in_doubt(alias: str, subscriber: str) -> str:
+def in_doubt(log: Log, subscriber: str) -> str:
     """Return the messages that a subscriber had in flight, some of them, as text: "ship of orders[3]@17". Only the one
     that was in flight alone, if there is one. Call it before its leases are freed."""
-    known = execute(alias, KNOWN, (subscriber, SHOWN + 1)).fetchall()
+    known = log.execute(KNOWN, (subscriber, SHOWN + 1)).fetchall()
     found = [row[:4] for row in known if row[4] >= ALONE] or [row[:4] for row in known]
     if not found:
-        found = execute(alias, CLAIMED, (subscriber, SHOWN + 1)).fetchall()
+        found = log.execute(CLAIMED, (subscriber, SHOWN + 1)).fetchall()
     texts = [f"{group} of {topic}[{partition}]@{offset}" for group, topic, partition, offset in found[:SHOWN]]
     return ", ".join(texts) + (", …" if len(found) > SHOWN else "")

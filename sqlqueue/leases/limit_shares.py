@@ -14,6 +14,7 @@ from sqlqueue.core.fair_shares import Sharer, bucket, draw, slots
 from sqlqueue.core.flow import Flow, in_effect
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.database.log import Log
 from sqlqueue.models import ConsumerGroup, LimitShare
 from sqlqueue.models.subscriber_heartbeat import AHEAD
 
@@ -61,19 +62,19 @@ class Times:
     lasts: float
 
 
-def take(alias: str, subscriber: str, group: str, topic: str, need: Need, times: Times) -> Share | None:
+def take(log: Log, subscriber: str, group: str, topic: str, need: Need, times: Times) -> Share | None:
     """Give back what a process has not used, and take what it needs now, as far as the limits and the other processes
     leave it. None: the group is not registered any more. Five statements."""
-    return retries.run(alias, _take, alias, subscriber, group, topic, need, times)
+    return retries.run(log, _take, log, subscriber, group, topic, need, times)
 
 
-def _take(alias: str, subscriber: str, group: str, topic: str, need: Need, times: Times) -> Share | None:
+def _take(log: Log, subscriber: str, group: str, topic: str, need: Need, times: Times) -> Share | None:
     of_group = {"topic": topic, "consumer_group": group}
-    groups = ConsumerGroup.objects.using(alias).filter(**of_group)
+    groups = ConsumerGroup.objects.using(log.alias).filter(**of_group)
     row = groups.select_for_update().annotate(now=DatabaseNow()).first()
     if row is None:
         return None
-    rows = {one.subscriber: one for one in LimitShare.objects.using(alias).filter(**of_group)}
+    rows = {one.subscriber: one for one in LimitShare.objects.using(log.alias).filter(**of_group)}
     now, flow = row.now, in_effect(row.flow, row.flow_overrides)
     others = [_sharer(one, now) for one in rows.values() if one.subscriber != subscriber and _alive(one, now)]
     mine = rows.get(subscriber)
@@ -120,11 +121,11 @@ def _take(alias: str, subscriber: str, group: str, topic: str, need: Need, times
         "taken_at": now,
         "expires_at": now + timedelta(seconds=times.lasts),
     }
-    shares = LimitShare.objects.using(alias).filter(**of_group)
+    shares = LimitShare.objects.using(log.alias).filter(**of_group)
     if subscriber in rows:
         shares.filter(subscriber=subscriber).update(**values)
     else:
-        LimitShare.objects.using(alias).create(**of_group, subscriber=subscriber, **values)
+        LimitShare.objects.using(log.alias).create(**of_group, subscriber=subscriber, **values)
     if dead := [one.pk for one in rows.values() if one.subscriber != subscriber and not _alive(one, now)]:
         shares.filter(pk__in=dead).delete()
     opened = breaker.opened_at is not None
@@ -154,9 +155,9 @@ def _rests(breaker: Breaker, flow: Flow, need: Need, times: Times, now: datetime
     return awaited or not need.held_back or not due
 
 
-def leave(alias: str, subscriber: str) -> None:
+def leave(log: Log, subscriber: str) -> None:
     """Give up every share of a process that ends."""
-    retries.run(alias, LimitShare.objects.using(alias).filter(subscriber=subscriber).delete)
+    retries.run(log, LimitShare.objects.using(log.alias).filter(subscriber=subscriber).delete)
 
 
 def _alive(row: LimitShare, now: datetime) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from sqlqueue.database import retries
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity, proof_condition
-from sqlqueue.database.statements import execute
 from sqlqueue.models.subscriber_heartbeat import AHEAD
 
 # Index: holder.
@@ -45,40 +45,36 @@ SHORTEN = """
 SHORTENED_AT_ONCE = 200
 
 
-def renew(alias: str, subscriber: str, lease_duration: float, server: ServerIdentity | None = None) -> int:
+def renew(log: Log, subscriber: str, lease_duration: float, server: ServerIdentity | None = None) -> int:
     """Prolong all of a subscriber's leases to `lease_duration` from now; return how many it still has.
 
     An expired lease that no other subscriber has taken still belongs to its holder: the token is the same. server:
     where they were acquired. Raises ServerChanged or SessionReplaced if it is another one, or may be.
     """
     proof, values = proof_condition(server)
-    found = (
-        execute(alias, MINE, (subscriber,)).fetchall() if server is None else server.select(MINE, (subscriber,), 1, 0)
-    )
+    found = log.execute(MINE, (subscriber,)).fetchall() if server is None else server.select(MINE, (subscriber,), 1, 0)
     mine = sorted(id for (id,) in found)
     count = 0
     for start in range(0, len(mine), RENEWED_AT_ONCE):
         some = mine[start : start + RENEWED_AT_ONCE]
         text = RENEW.replace("{marks}", ", ".join(["%s"] * len(some))).replace("{proof}", proof)
         parameters = (round(lease_duration * 1_000_000), *some, subscriber, *values)
-        renewed = retries.run_statement(alias, _count, alias, text, parameters)
+        renewed = retries.run_statement(log, _count, log, text, parameters)
         if server is not None and not renewed:
             server.confirm()
         count += renewed
     return count
 
 
-def held(alias: str, subscriber: str, server: ServerIdentity | None = None) -> dict[tuple[str, str, int], int]:
+def held(log: Log, subscriber: str, server: ServerIdentity | None = None) -> dict[tuple[str, str, int], int]:
     """Return the fencing token of every (group, topic, partition) that a subscriber holds on this server. Raises
     as renew()."""
-    if server is None:
-        rows = execute(alias, HELD, (subscriber,)).fetchall()
-    else:
-        rows = server.select(HELD, (subscriber,), 4, 2)
+    values = (subscriber,)
+    rows = log.execute(HELD, values).fetchall() if server is None else server.select(HELD, values, 4, 2)
     return {(group, topic, partition): token for group, topic, partition, token in rows}
 
 
-def release(alias: str, subscriber: str, leases: Mapping[tuple[str, str], Iterable[int]]) -> None:
+def release(log: Log, subscriber: str, leases: Mapping[tuple[str, str], Iterable[int]]) -> None:
     """Give up these leases, as partitions by (group, topic), so that another subscriber takes them at once;
     what is no longer held is left alone."""
     wanted = [(group_topic, sorted(numbers)) for group_topic, numbers in sorted(leases.items())]
@@ -89,32 +85,32 @@ def release(alias: str, subscriber: str, leases: Mapping[tuple[str, str], Iterab
             conditions.append(GROUP_TOPIC.replace("{marks}", ", ".join(["%s"] * len(numbers))))
             values += (topic, group, *numbers)
         text = RELEASE.replace("{group_topics}", " OR ".join(conditions))
-        retries.run_statement(alias, _count, alias, text, tuple(values))
+        retries.run_statement(log, _count, log, text, tuple(values))
 
 
-def free(alias: str, subscriber: str) -> int:
+def free(log: Log, subscriber: str) -> int:
     """Free the leases of a subscriber whose process has ended, as its supervisor has seen; return how many.
 
     The next owner recovers what it had in flight.
     """
-    return retries.run_statement(alias, _count, alias, FREE, (subscriber,))
+    return retries.run_statement(log, _count, log, FREE, (subscriber,))
 
 
-def shorten_stale(alias: str, lease_duration: float) -> int:
+def shorten_stale(log: Log, lease_duration: float) -> int:
     """Let leases from before the database's clock was set back end in `lease_duration` seconds; return how many.
 
     Left alone, those of a process that has ended would keep their partitions without an owner until the clock
     reached that time again. Holder and token stay: a holder that is alive renews them before they end.
     """
     duration, ahead = round(lease_duration * 1_000_000), round(AHEAD.total_seconds() * 1_000_000)
-    found = [id for (id,) in execute(alias, STALE, (duration + ahead, ahead)).fetchall()]
+    found = [id for (id,) in log.execute(STALE, (duration + ahead, ahead)).fetchall()]
     shortened = 0
     for start in range(0, len(found), SHORTENED_AT_ONCE):
         some = sorted(found[start : start + SHORTENED_AT_ONCE])
         text = SHORTEN.replace("{marks}", ", ".join(["%s"] * len(some)))
-        shortened += retries.run_statement(alias, _count, alias, text, (duration, *some, duration + ahead))
+        shortened += retries.run_statement(log, _count, log, text, (duration, *some, duration + ahead))
     return shortened
 
 
-def _count(alias: str, text: str, parameters: tuple[object, ...]) -> int:
-    return int(execute(alias, text, parameters).rowcount)
+def _count(log: Log, text: str, parameters: tuple[object, ...]) -> int:
+    return int(log.execute(text, parameters).rowcount)

@@ -20,6 +20,7 @@ from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.ref import GroupTopic
 from sqlqueue.database import retries
 from sqlqueue.database.lock_timeouts import TableLocked
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.leases import heartbeat, release, withdrawal
 from sqlqueue.leases.heartbeat import Work
@@ -54,13 +55,13 @@ class Renewal:
 
     def __init__(
         self,
-        alias: str,
+        log: Log,
         subscriber: str,
         subscriptions: Sequence[tuple[str, str]],
         lease_duration: float,
         show: Callable[[], Shown] = Shown,
     ):
-        self.alias, self.subscriber, self.subscriptions = alias, subscriber, subscriptions
+        self.log, self.subscriber, self.subscriptions = log, subscriber, subscriptions
         self.lease_duration, self.show = lease_duration, show
 
     def beat(self, withdrawn: Set[GroupTopic] = frozenset()) -> None:
@@ -70,21 +71,21 @@ class Renewal:
         shown = self.show()
         try:
             heartbeat.beat(
-                self.alias,
+                self.log,
                 self.subscriber,
                 [each for each in self.subscriptions if each not in withdrawn],
                 self.lease_duration,
                 **shown._asdict(),
             )
             if withdrawn:
-                withdrawal.stay_away(self.alias, self.subscriber, withdrawn)
+                withdrawal.stay_away(self.log, self.subscriber, withdrawn)
         except TableLocked as error:
             logger.warning(logfmt("heartbeat_left_out", subscriber=self.subscriber, error=error))
 
     def prolong(self, server: ServerIdentity | None = None) -> Renewed:
         """Prolong all leases; on this server, see release.renew."""
         began = time.monotonic()
-        return Renewed(release.renew(self.alias, self.subscriber, self.lease_duration, server), began)
+        return Renewed(release.renew(self.log, self.subscriber, self.lease_duration, server), began)
 
     def renew(self) -> Renewed:
         """Do both, on a connection that lives. May be run twice."""
@@ -101,7 +102,7 @@ OnError = Callable[[Renewal, Callable[[], bool]], "Renewed | None"]
 def insist(renewal: Renewal, stopped: Callable[[], bool]) -> Renewed | None:
     """Try again through every error that may pass until it succeeds, or the loop ends. One that is for good ends the
     loop: the leases expire, and the next fenced statement of their owner raises LeaseLost."""
-    return retries.patiently(renewal.alias, renewal.renew, give_up=stopped)
+    return retries.patiently(renewal.log, renewal.renew, give_up=stopped)
 
 
 def skip(report: Callable[[Error], None]) -> OnError:

@@ -14,6 +14,7 @@ from typing import Any
 from sqlqueue.core.partition.ref import GroupTopic
 from sqlqueue.core.partition_numbers import Numbers, stored_numbers
 from sqlqueue.database.lock_timeouts import unless_locked
+from sqlqueue.database.log import Log
 from sqlqueue.leases.heartbeat import AT_MOST, digest_of
 from sqlqueue.models.subscriber_heartbeat import AHEAD, STREAM
 
@@ -46,8 +47,8 @@ class LivingSubscribers:
     reserve: of those that serve the same, all but the one whose name comes first; living: how many there are of
     whatever groups, without Spark streams, which do not share what they find to be the horizon."""
 
-    def __init__(self, alias: str):
-        self.alias = alias
+    def __init__(self, log: Log):
+        self.log = log
         self.servers: set[str] = set()
         self.reserve: frozenset[str] = frozenset()
         self.living = 0
@@ -110,4 +111,4 @@ class LivingSubscribers:
         return found
 
     def _rows(self, text: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in unless_locked(self.alias, text, parameters, seconds=AT_MOST)]
+        return [tuple(row) for row in unless_locked(self.log, text, parameters, seconds=AT_MOST)]

@@ -11,7 +11,7 @@ from collections.abc import Set
 from sqlqueue.core.partition.ref import GroupTopic
 from sqlqueue.database import retries
 from sqlqueue.database.lock_timeouts import unless_locked
-from sqlqueue.database.statements import execute
+from sqlqueue.database.log import Log
 from sqlqueue.leases.heartbeat import AT_MOST
 from sqlqueue.models import ConsumerGroup
 from sqlqueue.models.subscriber_heartbeat import AHEAD, STREAM
@@ -27,30 +27,30 @@ SHOWN = "SELECT consumer_group, topic FROM sqlqueue_subscriber_heartbeat WHERE s
 LEAVE = "DELETE FROM sqlqueue_subscriber_heartbeat WHERE topic = %s AND consumer_group = %s AND subscriber = %s"
 
 
-def withdraw(alias: str, subscriber: str, group_topic: GroupTopic, partitions: str) -> bool:
+def withdraw(log: Log, subscriber: str, group_topic: GroupTopic, partitions: str) -> bool:
     """Stop sharing the partitions of a (group, topic), if another living subscriber serves them; return whether it
     does. partitions: those that the subscriber serves, as its heartbeat shows them. False while another transaction
     uses the group's row."""
-    return retries.run(alias, _withdraw, alias, subscriber, group_topic, partitions)
+    return retries.run(log, _withdraw, log, subscriber, group_topic, partitions)
 
 
-def stay_away(alias: str, subscriber: str, group_topics: Set[GroupTopic]) -> None:
+def stay_away(log: Log, subscriber: str, group_topics: Set[GroupTopic]) -> None:
     """Remove a withdrawn subscriber's heartbeats in these (group, topic): one that was under way at the withdrawal may
     have come after it. Raises TableLocked in place of waiting for a lock of the table."""
-    shown = {(group, topic) for group, topic in unless_locked(alias, SHOWN, (subscriber,), seconds=AT_MOST)}
+    shown = {(group, topic) for group, topic in unless_locked(log, SHOWN, (subscriber,), seconds=AT_MOST)}
     for group, topic in sorted(shown & group_topics):
-        unless_locked(alias, LEAVE, (topic, group, subscriber), seconds=AT_MOST)
+        unless_locked(log, LEAVE, (topic, group, subscriber), seconds=AT_MOST)
 
 
-def _withdraw(alias: str, subscriber: str, group_topic: GroupTopic, partitions: str) -> bool:
+def _withdraw(log: Log, subscriber: str, group_topic: GroupTopic, partitions: str) -> bool:
     group, topic = group_topic
     # The lock comes before the first plain read: no snapshot is older than it is.
-    rows = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group)
+    rows = ConsumerGroup.objects.using(log.alias).filter(topic=topic, consumer_group=group)
     if not list(rows.select_for_update(skip_locked=True).values_list("pk")):
         return False
     ahead = round(AHEAD.total_seconds() * 1_000_000)
     others = (topic, group, subscriber, f"{STREAM}%", partitions, ahead)
-    if not execute(alias, OTHERS, others).fetchall():
+    if not log.execute(OTHERS, others).fetchall():
         return False
-    execute(alias, LEAVE, (topic, group, subscriber))
+    log.execute(LEAVE, (topic, group, subscriber))
     return True

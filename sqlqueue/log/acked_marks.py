@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlqueue.conf import settings
 from sqlqueue.core.setting.topics import ACKED
-from sqlqueue.database.statements import execute
+from sqlqueue.database.log import Log
 from sqlqueue.models import AckedMark, Topic
 
 MARKS = 100
@@ -24,7 +24,7 @@ def applies(topic: Topic) -> bool:
     return topic.retention is not None and settings.topic(topic.name).retention_from == ACKED
 
 
-def released_to(alias: str, topic: str, partition: int, priority: int, acked: int, retention: float) -> int:
+def released_to(log: Log, topic: str, partition: int, priority: int, acked: int, retention: float) -> int:
     """Return up to which offset every group had settled a stream `retention` seconds ago, 0 for unknown, and mark that
     now it is `acked`. In the transaction of a collection, which has locked the topic.
 
@@ -34,21 +34,21 @@ def released_to(alias: str, topic: str, partition: int, priority: int, acked: in
         return acked
     stream = {"topic": topic, "partition": partition, "priority": priority}
     ages = round(retention * 1_000_000), round(retention / MARKS * 1_000_000)
-    found = execute(alias, READ, (*ages, topic, partition, priority)).fetchall()
+    found = log.execute(READ, (*ages, topic, partition, priority)).fetchall()
     marks = [row for row in found if row[0] <= acked]
     old = [offset for offset, old_enough, _ in marks if old_enough]
-    rows = AckedMark.objects.using(alias).filter(**stream)
+    rows = AckedMark.objects.using(log.alias).filter(**stream)
     if len(marks) < len(found):
         rows.filter(offset_acked__gt=acked).delete()
     if len(old) > 1:
         rows.filter(offset_acked__lt=old[-1]).delete()
     last, _, apart = marks[-1] if marks else (0, True, True)
     if acked > last and apart:
-        AckedMark.objects.using(alias).create(**stream, offset_acked=acked)
+        AckedMark.objects.using(log.alias).create(**stream, offset_acked=acked)
     return old[-1] if old else 0
 
 
-def forget_above(alias: str, topic: str, offset: int) -> None:
+def forget_above(log: Log, topic: str, offset: int) -> None:
     """Forget, in a transaction that has locked the topic, what was marked above an offset: a group will read it again,
     or for the first time. Whatever the settings of this process are: they may not name the topic."""
-    AckedMark.objects.using(alias).filter(topic=topic, offset_acked__gt=offset).delete()
+    AckedMark.objects.using(log.alias).filter(topic=topic, offset_acked__gt=offset).delete()

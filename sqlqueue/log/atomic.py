@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import Attempt, Execution
-from sqlqueue.database.statements import dialect, execute, insert_missing
+from sqlqueue.database.log import Log
 from sqlqueue.database.transaction_guard import Guard
 from sqlqueue.exceptions import LeaseLost
 from sqlqueue.log import fence
@@ -39,9 +39,7 @@ class Superseded(LeaseLost):
         super().__init__(SETTLED)
 
 
-def settle_execution(
-    alias: str, execution: Execution, attempts: list[Attempt], guard: Guard | None = None
-) -> int | None:
+def settle_execution(log: Log, execution: Execution, attempts: list[Attempt], guard: Guard | None = None) -> int | None:
     """Ack these attempts in the current transaction; return the new position if that moved it.
 
     Raises LeaseLost if the token is stale or an attempt was superseded, and BrokenTransaction if the guard's
@@ -50,7 +48,7 @@ def settle_execution(
     lease = execution.lease
     to = execution.move_for(attempts)
     # A settle of the owner, and a change of owner, wait for this transaction's end.
-    found = fence.lock(alias, lease, shared=to is None)
+    found = fence.lock(log, lease, shared=to is None)
     if found is None:
         raise LeaseLost
     position, begun = found
@@ -61,72 +59,72 @@ def settle_execution(
         # end.
         raise Superseded
     if to is not None and position == execution.position:
-        _move(alias, execution, to)
+        _move(log, execution, to)
         return to
     again = [attempt for attempt in attempts if attempt.number != 1 or attempt.offset <= position]
     fresh = [attempt for attempt in attempts if attempt.number == 1 and attempt.offset > position]
-    if not all(_ack_row(alias, lease.ref, attempt) for attempt in again):
+    if not all(_ack_row(log, lease.ref, attempt) for attempt in again):
         raise Superseded
     while fresh:
-        present = _insert_acked(alias, lease.ref, fresh)
-        fresh = [attempt for attempt in present if not _ack_row(alias, lease.ref, attempt)]
+        present = _insert_acked(log, lease.ref, fresh)
+        fresh = [attempt for attempt in present if not _ack_row(log, lease.ref, attempt)]
     return None
 
 
-def _move(alias: str, execution: Execution, to: int) -> None:
+def _move(log: Log, execution: Execution, to: int) -> None:
     """Move the stored position to ack first attempts without rows that follow it without a gap, up to F
     (docs/protocol.md)."""
     lease, ref = execution.lease, execution.lease.ref
     key = (ref.topic, ref.group, ref.partition, ref.priority)
-    if not fence.update(alias, MOVE, (to, to, *key, to, to, *key, to), lease):
+    if not fence.update(log, MOVE, (to, to, *key, to, to, *key, to), lease):
         raise LeaseLost
 
 
-def _ack_row(alias: str, ref: PartitionRef, attempt: Attempt) -> bool:
+def _ack_row(log: Log, ref: PartitionRef, attempt: Attempt) -> bool:
     """Ack the message's row; return False if it has none. Raises LeaseLost unless the row is in flight with this
     attempt."""
     key = (ref.topic, ref.group, ref.partition, ref.priority, attempt.offset)
-    row = execute(alias, STATE, key).fetchone()
+    row = log.execute(STATE, key).fetchone()
     if row is None:
         return False
     acked, in_flight, count = row
     if acked or not in_flight or count != attempt.number:
         raise Superseded
-    execute(alias, ACK_ROW, key)
+    log.execute(ACK_ROW, key)
     return True
 
 
-def _insert_acked(alias: str, ref: PartitionRef, attempts: list[Attempt]) -> list[Attempt]:
+def _insert_acked(log: Log, ref: PartitionRef, attempts: list[Attempt]) -> list[Attempt]:
     """Insert the acked rows that can be inserted; return the attempts that were not, of which some have a row already.
 
     It does not look first: at REPEATABLE READ, a locking read of a row that does not exist locks the gap where others
     insert.
     """
     key = (ref.topic, ref.group, ref.partition, ref.priority)
-    size = dialect(alias).rows_of_one_insert
+    size = log.dialect.rows_of_one_insert
     present: list[Attempt] = []
     for start in range(0, len(attempts), size):
         some = attempts[start : start + size]
         rows = {attempt.offset: (*key, attempt.offset) for attempt in some}
         into = f"sqlqueue_delivery_state ({STATE_COLUMNS})"
-        inserted = insert_missing(alias, into, ACKED_ROW, rows, STATE_KEY, "message_offset")
+        inserted = log.insert_missing(into, ACKED_ROW, rows, STATE_KEY, "message_offset")
         present += [attempt for attempt in some if attempt.offset not in inserted]
     return present
 
 
-def was_committed(alias: str, execution: Execution, attempts: list[Attempt]) -> tuple[int | None, bool]:
+def was_committed(log: Log, execution: Execution, attempts: list[Attempt]) -> tuple[int | None, bool]:
     """Return whether an atomic settle whose reply was lost has committed, as (the position if it moved that, whether).
 
     Takes the offset row's lock, and so waits until that transaction has ended. Raises LeaseLost
     if the token is stale.
     """
     lease, last = execution.lease, attempts[-1]
-    found = fence.lock(alias, lease)
+    found = fence.lock(log, lease)
     if found is None:
         raise LeaseLost
     ref = lease.ref
     key = (ref.topic, ref.group, ref.partition, ref.priority, last.offset)
-    row = execute(alias, STATE, key).fetchone()
+    row = log.execute(STATE, key).fetchone()
     if row is not None:
         return None, bool(row[0])
     moved = execution.move_for(attempts) is not None and found[0] >= last.offset

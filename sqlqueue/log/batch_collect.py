@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlqueue.conf import settings
 from sqlqueue.database import retries
-from sqlqueue.database.statements import execute
+from sqlqueue.database.log import Log
 from sqlqueue.models import Batch, BatchGroup, BatchPart, BatchProgress
 
 AT_ONCE = 500  # batches of one transaction
@@ -20,20 +20,20 @@ ENDED = """
 """
 
 
-def collect(alias: str) -> int:
+def collect(log: Log) -> int:
     """Delete batches that ended BATCH_RETENTION ago, with their counts, at most MOST_AT_ONCE; return how many."""
     total = 0
     while total < MOST_AT_ONCE:
         values = (round(settings.BATCH_RETENTION * 1_000_000), AT_ONCE)
-        ids = [id for (id,) in execute(alias, ENDED, values).fetchall()]
+        ids = [id for (id,) in log.execute(ENDED, values).fetchall()]
         if not ids:
             break
-        retries.run(alias, _delete, alias, ids)
+        retries.run(log, _delete, log, ids)
         total += len(ids)
     return total
 
 
-def _delete(alias: str, ids: Sequence[str]) -> None:
+def _delete(log: Log, ids: Sequence[str]) -> None:
     for model in (BatchProgress, BatchPart, BatchGroup):
-        model._default_manager.using(alias).filter(batch__in=ids).delete()
-    Batch.objects.using(alias).filter(id__in=ids).delete()
+        model._default_manager.using(log.alias).filter(batch__in=ids).delete()
+    Batch.objects.using(log.alias).filter(id__in=ids).delete()

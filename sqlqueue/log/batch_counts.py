@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.settle_plan import SettlePlan
 from sqlqueue.database.chunks import insert_all
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 
 # How many members the database holds as settled by a partition. Index: the unique (batch, topic, group, partition,
 # priority).
@@ -24,7 +24,7 @@ CHUNK = 500
 MOST_REMEMBERED = 1_000  # batches whose counts an owner remembers for a partition
 
 
-def read(alias: str, plans: Iterable[SettlePlan]) -> None:
+def read(log: Log, plans: Iterable[SettlePlan]) -> None:
     """Read, before a settle, the counts that the leases of these plans do not remember: one statement for each
     partition that meets a batch for the first time.
 
@@ -37,16 +37,16 @@ def read(alias: str, plans: Iterable[SettlePlan]) -> None:
         lease, batches = plan.lease, {member.batch for member in set(plan.members.values())}
         unknown = sorted(batches - lease.batch_counts.keys())
         for start in range(0, len(unknown), CHUNK):
-            _read(alias, lease, unknown[start : start + CHUNK])
+            _read(log, lease, unknown[start : start + CHUNK])
 
 
-def _read(alias: str, lease: HeldLease, batches: Sequence[str]) -> None:
+def _read(log: Log, lease: HeldLease, batches: Sequence[str]) -> None:
     ref = lease.ref
     text = COUNTS.replace("{marks}", ", ".join(["%s"] * len(batches)))
     values = (*batches, ref.topic, ref.group, ref.partition, ref.priority)
     lease.batch_counts.update(dict.fromkeys(batches, (0, 0)))
     # With the proof of the server, since the settle that writes them only proves that it is there itself.
-    found = execute(alias, text, values).fetchall() if lease.server is None else lease.server.select(text, values, 3, 1)
+    found = log.execute(text, values).fetchall() if lease.server is None else lease.server.select(text, values, 3, 1)
     for batch, acked, dead in found:
         lease.batch_counts[batch] = (acked, dead)
 
@@ -60,7 +60,7 @@ def totals(plan: SettlePlan) -> dict[str, tuple[int, int]]:
     return found
 
 
-def write(alias: str, plans: Iterable[SettlePlan]) -> None:
+def write(log: Log, plans: Iterable[SettlePlan]) -> None:
     """Store the counts of plans, in the current transaction, which has locked their offset rows."""
     rows = [
         (batch, ref.topic, ref.group, ref.partition, ref.priority, *counts)
@@ -70,8 +70,8 @@ def write(alias: str, plans: Iterable[SettlePlan]) -> None:
         for batch, counts in sorted(totals(plan).items())
     ]
     if rows:
-        upsert = dialect(alias).upsert(KEY, UPDATES)
-        insert_all(alias, f"sqlqueue_batch_progress ({COLUMNS})", ROW, upsert, rows, CHUNK)
+        upsert = log.dialect.upsert(KEY, UPDATES)
+        insert_all(log, f"sqlqueue_batch_progress ({COLUMNS})", ROW, upsert, rows, CHUNK)
 
 
 def remember(plans: Iterable[SettlePlan]) -> None:

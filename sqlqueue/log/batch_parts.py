@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from django.db.models import F, QuerySet
 
 from sqlqueue.core.membership import HEADER, batch_of
+from sqlqueue.database.log import Log
 from sqlqueue.models import BatchPart, Message, ScheduledMessage
 
 MOST_PARTS = 1_000  # that a thread remembers
@@ -26,21 +27,19 @@ class PartKey(NamedTuple):
     group: str
 
 
-def add(alias: str, batch: str, topic: str, members: Mapping[str, int]) -> None:
+def add(log: Log, batch: str, topic: str, members: Mapping[str, int]) -> None:
     """Count members in, by the group that they are for ("": all), in the caller's transaction."""
     for group, count in members.items():
-        _change(alias, PartKey(batch, topic, group), added=count)
+        _change(log, PartKey(batch, topic, group), added=count)
 
 
-def change(
-    alias: str, added: Mapping[PartKey, int] | None = None, replayed: Mapping[PartKey, int] | None = None
-) -> None:
+def change(log: Log, added: Mapping[PartKey, int] | None = None, replayed: Mapping[PartKey, int] | None = None) -> None:
     """Count members in, or, if negative, out; and dead letters that are delivered again. In the caller's
     transaction."""
     for part_key, count in sorted((added or {}).items()):
-        _change(alias, part_key, added=count)
+        _change(log, part_key, added=count)
     for part_key, count in sorted((replayed or {}).items()):
-        _change(alias, part_key, replayed=count)
+        _change(log, part_key, replayed=count)
 
 
 def members(rows: QuerySet[Any]) -> dict[int, str]:
@@ -49,35 +48,37 @@ def members(rows: QuerySet[Any]) -> dict[int, str]:
     return {number: batch for number, headers in found if (batch := batch_of(headers))}
 
 
-def in_log(alias: str, offsets: Collection[int]) -> dict[int, str]:
+def in_log(log: Log, offsets: Collection[int]) -> dict[int, str]:
     """Return the batches of these messages, by offset, as far as they belong to one. One statement."""
-    return members(Message.objects.using(alias).filter(offset__in=list(offsets)).order_by()) if offsets else {}
+    return members(Message.objects.using(log.alias).filter(offset__in=list(offsets)).order_by()) if offsets else {}
 
 
-def lock_scheduled(alias: str, numbers: Collection[int]) -> Counter[PartKey]:
+def lock_scheduled(log: Log, numbers: Collection[int]) -> Counter[PartKey]:
     """Lock those of these scheduled messages that belong to a batch, in the caller's transaction; return where they
     count. One statement, without locks if there are none."""
-    rows = ScheduledMessage.objects.using(alias).filter(pk__in=list(numbers), headers__has_key=HEADER).order_by("pk")
+    rows = (
+        ScheduledMessage.objects.using(log.alias).filter(pk__in=list(numbers), headers__has_key=HEADER).order_by("pk")
+    )
     found = rows.select_for_update().values_list("topic", "target_group", "headers")
     return Counter(PartKey(batch, topic, group) for topic, group, headers in found if (batch := batch_of(headers)))
 
 
-def take_out(alias: str, parts: Mapping[PartKey, int]) -> None:
+def take_out(log: Log, parts: Mapping[PartKey, int]) -> None:
     """Count members out that will never be in the log, in the caller's transaction."""
-    change(alias, {part_key: -count for part_key, count in parts.items()})
+    change(log, {part_key: -count for part_key, count in parts.items()})
 
 
-def _change(alias: str, part_key: PartKey, **counts: int) -> None:
+def _change(log: Log, part_key: PartKey, **counts: int) -> None:
     """Add to the row of this thread, which no other thread writes; insert it if it is not there, or was rolled back."""
     if not any(counts.values()):
         return
-    parts: dict[tuple[str, PartKey], int] = _remembered.__dict__.setdefault("parts", {})
-    rows, columns = BatchPart.objects.using(alias), {"batch": part_key.batch, "topic": part_key.topic}
-    if (part := parts.get((alias, part_key))) is not None:
+    parts: dict[tuple[Log, PartKey], int] = _remembered.__dict__.setdefault("parts", {})
+    rows, columns = BatchPart.objects.using(log.alias), {"batch": part_key.batch, "topic": part_key.topic}
+    if (part := parts.get((log, part_key))) is not None:
         row = rows.filter(part=part, target_group=part_key.group, **columns)
         if row.update(**{name: F(name) + count for name, count in counts.items()}):
             return
     if len(parts) >= MOST_PARTS:
         parts.clear()
-    part = parts[alias, part_key] = secrets.randbits(62)
+    part = parts[log, part_key] = secrets.randbits(62)
     rows.create(part=part, target_group=part_key.group, **columns, **counts)

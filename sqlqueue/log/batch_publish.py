@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from sqlqueue.conf import settings
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database import retries
+from sqlqueue.database.log import home_log
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import batch_parts
 from sqlqueue.log.placement import destination
@@ -22,7 +23,7 @@ def publish(batch: str, topic: str, message: NewMessage) -> Published:
     """Publish a member, in the caller's transaction or in one of its own. One that is ignored, because its id is taken,
     becomes no member. Raises InvalidMessage for one that belongs on another log than DATABASE."""
     _check(topic, message)
-    return retries.run(settings.home, publish_member, batch, topic, message)
+    return retries.run(home_log(), publish_member, batch, topic, message)
 
 
 def publish_some(batch: str, topic: str, messages: Sequence[NewMessage]) -> PublishedMany:
@@ -30,30 +31,30 @@ def publish_some(batch: str, topic: str, messages: Sequence[NewMessage]) -> Publ
     for message in messages:
         message.batch = batch
         _check(topic, message)
-    return retries.run(settings.home, _publish_some, batch, topic, messages)
+    return retries.run(home_log(), _publish_some, batch, topic, messages)
 
 
 def _publish_some(batch: str, topic: str, messages: Sequence[NewMessage]) -> PublishedMany:
     published = publish_many(topic, messages)
     statuses = zip(messages, published.statuses or ())
     counts = Counter(one.group or "" for one, status in statuses if status == CREATED)
-    batch_parts.add(settings.home, batch, topic, counts)
+    batch_parts.add(home_log(), batch, topic, counts)
     return published
 
 
 def publish_member(batch: str, topic: str, message: NewMessage) -> Published:
     """Publish a member in the transaction that is open on DATABASE."""
     message.batch = batch
-    published = publish_message(topic, message, alias=settings.home)
+    published = publish_message(topic, message, log=home_log())
     if published.status == CREATED:
-        batch_parts.add(settings.home, batch, topic, {message.group or "": 1})
+        batch_parts.add(home_log(), batch, topic, {message.group or "": 1})
     return published
 
 
 def _check(topic: str, message: NewMessage) -> None:
-    if settings.several and (alias := destination(topic, message.key, message.id, relay=True).alias) != settings.home:
+    if settings.several and (log := destination(topic, message.key, message.id, relay=True).log) != home_log():
         what = f"key {message.key!r}" if message.key else "this message"
         raise InvalidMessage(
-            f"{what} of topic {topic!r} belongs on {alias!r}, and a batch has its members on DATABASE, "
-            f"{settings.home!r}: let the topic be there alone, or publish it without the batch"
+            f"{what} of topic {topic!r} belongs on {log.alias!r}, and a batch has its members on DATABASE, "
+            f"{home_log().alias!r}: let the topic be there alone, or publish it without the batch"
         )

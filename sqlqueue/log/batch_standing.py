@@ -10,6 +10,7 @@ from typing import Any
 from django.db.models import BooleanField, Case, Count, Q, Sum, Value, When
 
 from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.database.log import Log
 from sqlqueue.models import Batch, BatchGroup, BatchPart, BatchProgress, ConsumerGroup
 
 AT_ONCE = 100  # batches of one read
@@ -98,7 +99,7 @@ class Standing:
         return self.finished and self.acked
 
 
-def standings(alias: str, ids: Sequence[str]) -> dict[str, Standing]:
+def standings(log: Log, ids: Sequence[str]) -> dict[str, Standing]:
     """Return how these batches stand, by id; unknown ones are left out. alias: of DATABASE, or its replica.
 
     Six statements for each AT_ONCE batches. Their order matters. The batches come first: what was added before one was
@@ -107,36 +108,36 @@ def standings(alias: str, ids: Sequence[str]) -> dict[str, Standing]:
     """
     found: dict[str, Standing] = {}
     for start in range(0, len(ids), AT_ONCE):
-        found.update(_standings(alias, ids[start : start + AT_ONCE]))
+        found.update(_standings(log, ids[start : start + AT_ONCE]))
     return found
 
 
-def _standings(alias: str, ids: Sequence[str]) -> dict[str, Standing]:
+def _standings(log: Log, ids: Sequence[str]) -> dict[str, Standing]:
     late = Case(
         When(deadline_at__lte=DatabaseNow(), then=Value(True)), default=Value(False), output_field=BooleanField()
     )
     found = {
-        one.id: Standing(one, one.late) for one in Batch.objects.using(alias).filter(id__in=ids).annotate(late=late)
+        one.id: Standing(one, one.late) for one in Batch.objects.using(log.alias).filter(id__in=ids).annotate(late=late)
     }
     if not found:
         return {}
     acked, dead = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
-    for batch, topic, group, some_acked, some_dead in _progress(alias, list(found)):
+    for batch, topic, group, some_acked, some_dead in _progress(log, list(found)):
         acked[batch, topic, group] += int(some_acked)
         dead[batch, topic, group] += int(some_dead)
-    for parent, unfinished, unsuccessful, failed in _children(alias, list(found)):
+    for parent, unfinished, unsuccessful, failed in _children(log, list(found)):
         one = found[parent]
         one.unfinished, one.unsuccessful, one.failed_inside = unfinished, unsuccessful, failed
     added, replayed = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
-    for batch, topic, target, new, again in _parts(alias, list(found)):
+    for batch, topic, target, new, again in _parts(log, list(found)):
         added[batch, topic, target], replayed[batch, topic, target] = int(new), int(again)
     listed: dict[tuple[str, str], set[str]] = defaultdict(set)
-    rows = BatchGroup.objects.using(alias).filter(batch__in=list(found))
+    rows = BatchGroup.objects.using(log.alias).filter(batch__in=list(found))
     for batch, topic, group in rows.values_list("batch", "topic", "consumer_group"):
         listed[batch, topic].add(group)
     topics = sorted({topic for _, topic, _ in added})
     registered: dict[str, list[ConsumerGroup]] = defaultdict(list)
-    for one in ConsumerGroup.objects.using(alias).filter(topic__in=topics):
+    for one in ConsumerGroup.objects.using(log.alias).filter(topic__in=topics):
         registered[one.topic].append(one)
     settling: dict[tuple[str, str], set[str]] = defaultdict(set)
     for batch, topic, group in acked:
@@ -150,15 +151,15 @@ def _standings(alias: str, ids: Sequence[str]) -> dict[str, Standing]:
     return found
 
 
-def _progress(alias: str, ids: Sequence[str]) -> list[Any]:
-    rows = BatchProgress.objects.using(alias).filter(batch__in=ids).values_list("batch", "topic", "consumer_group")
+def _progress(log: Log, ids: Sequence[str]) -> list[Any]:
+    rows = BatchProgress.objects.using(log.alias).filter(batch__in=ids).values_list("batch", "topic", "consumer_group")
     return list(rows.annotate(Sum("acked"), Sum("dead")).order_by())
 
 
-def _children(alias: str, ids: Sequence[str]) -> Any:
+def _children(log: Log, ids: Sequence[str]) -> Any:
     going = Q(cancelled_at=None)
     return (
-        Batch.objects.using(alias)
+        Batch.objects.using(log.alias)
         .filter(parent__in=ids)
         .values_list("parent")
         .annotate(
@@ -170,8 +171,8 @@ def _children(alias: str, ids: Sequence[str]) -> Any:
     )
 
 
-def _parts(alias: str, ids: Sequence[str]) -> list[Any]:
-    rows = BatchPart.objects.using(alias).filter(batch__in=ids).values_list("batch", "topic", "target_group")
+def _parts(log: Log, ids: Sequence[str]) -> list[Any]:
+    rows = BatchPart.objects.using(log.alias).filter(batch__in=ids).values_list("batch", "topic", "target_group")
     return list(rows.annotate(Sum("added"), Sum("replayed")).order_by())
 
 

@@ -14,14 +14,11 @@ from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from django.db import connections, transaction
-
-from sqlqueue.conf import settings
 from sqlqueue.core.keys import checked_text
 from sqlqueue.core.new_message import OPTIONS, NewMessage, PublishOptions
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log, home_log
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage, seconds
 from sqlqueue.log import batch_ends, batch_publish
 from sqlqueue.log.batch_callbacks import Callback, stored_callback, stored_steps
@@ -108,7 +105,7 @@ class Batch:
         refuse_in_async("Batch", "await sync_to_async(…)")
         if self._still_open != self._not_begun:
             raise ConfigurationError("a batch has one `with` block: make another Batch")
-        alias = settings.home
+        log = home_log()
         for one in [*self._given.values(), *(one for step in self._steps for one in step)]:
             check(one["topic"], [NewMessage(one["payload"], key=one["key"])])
         callbacks: dict[str, Any] = dict(self._given)
@@ -123,17 +120,17 @@ class Batch:
             values.append(round(self._deadline * 1_000_000))
         text = INSERT.replace("{deadline}", "NULL" if self._deadline is None else "{later}")
         with ExitStack() as block:
-            block.enter_context(dialect(alias).writers)
-            block.enter_context(transaction.atomic(using=alias))
-            retries.run_statement(alias, execute, alias, text, values)
+            block.enter_context(log.dialect.writers)
+            block.enter_context(log.atomic())
+            retries.run_statement(log, log.execute, text, values)
             block.callback(_open.reset, _open.set(self))
             self._block = block.pop_all()
         self._still_open = self._in_its_thread
-        self._connection = connections[alias]  # of this thread
+        self._connection = log.connection  # of this thread
         return self
 
     def _in_its_thread(self) -> None:
-        if connections[settings.home] is not self._connection:
+        if home_log().connection is not self._connection:
             raise ConfigurationError(
                 "the block of a batch is one transaction, and so one thread's: publish its members in that thread"
             )
@@ -146,12 +143,12 @@ class Batch:
             self._block.__exit__(kind, error, trace)
             return
         with self._block:
-            self._seal(settings.home)
+            self._seal(home_log())
 
-    def _seal(self, alias: str) -> None:
-        rows = BatchRow.objects.using(alias).filter(id=self.id, sealed_at=None)
-        retries.run_statement(alias, rows.update, sealed_at=DatabaseNow())
-        transaction.on_commit(lambda: batch_ends.check_quietly(alias, [self.id]), using=alias)
+    def _seal(self, log: Log) -> None:
+        rows = BatchRow.objects.using(log.alias).filter(id=self.id, sealed_at=None)
+        retries.run_statement(log, rows.update, sealed_at=DatabaseNow())
+        log.on_commit(lambda: batch_ends.check_quietly(log, [self.id]))
 
     def publish(self, topic: str, payload: Any, **options: Unpack[PublishOptions]) -> Published:
         """Publish a message as a member; options as in publish, but for on_conflict="replace".
@@ -170,7 +167,7 @@ class Batch:
         refuse_in_async("Batch.publish_many", "await sync_to_async(batch.publish_many)(…)")
         self._still_open()
         if isinstance(messages, Iterator):
-            with transaction.atomic(using=settings.home):
+            with home_log().atomic():
                 counts = Counter[str]()
                 while some := list(islice(messages, MOST_AT_ONCE)):
                     counts.update(self._publish_many(topic, some).statuses or ())
@@ -184,7 +181,7 @@ class Batch:
     def cancel(self) -> bool:
         """Publish no callback of it any more; its members are delivered all the same. False: it was over already."""
         refuse_in_async("Batch.cancel", "await sync_to_async(batch.cancel)(…)")
-        return batch_ends.cancel(settings.home, self.id)
+        return batch_ends.cancel(home_log(), self.id)
 
     def __repr__(self) -> str:
         return f"<Batch {self.id}{f' {self.name!r}' if self.name else ''}>"
@@ -194,7 +191,7 @@ def publish_in_block(topic: str, message: NewMessage) -> Published:
     """Publish a message in the transaction that is open on DATABASE: as a member of the batch in whose block this is,
     if there is one."""
     if (batch := _open.get()) is None:
-        return publish_message(topic, message, alias=settings.home)
+        return publish_message(topic, message, log=home_log())
     batch._still_open()
     return batch_publish.publish_member(batch.id, topic, message)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from sqlqueue.core.partition.blocked import StoredRange
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import SettlePlan
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 
 AT_ONCE = 10_000
 CHUNK = 200
@@ -25,39 +25,39 @@ UPDATES = {name: "{new:" + name + "}" for name in ("low", "high", "messages")}
 STREAM = ("topic", "consumer_group", "partition", "priority")
 
 
-def ranges(alias: str, ref: PartitionRef) -> list[StoredRange]:
+def ranges(log: Log, ref: PartitionRef) -> list[StoredRange]:
     """Return every blocked range of an assigned partition; a bounded number with each statement."""
     found: list[StoredRange] = []
     after, more = "", True
     while more:
         values = (ref.topic, ref.group, ref.partition, ref.priority, after, AT_ONCE)
-        some = [StoredRange(*row) for row in execute(alias, RANGES, values).fetchall()]
+        some = [StoredRange(*row) for row in log.execute(RANGES, values).fetchall()]
         more = len(some) == AT_ONCE
         after = some[-1].key if some else after
         found += some
     return found
 
 
-def write(alias: str, plans: Iterable[SettlePlan]) -> None:
+def write(log: Log, plans: Iterable[SettlePlan]) -> None:
     """Store the blocked ranges that plans have changed, and delete those that are used up, in the current
     transaction."""
     stored: list[tuple[PartitionRef, StoredRange]] = []
     for plan in plans:
         ref = plan.lease.ref
         stored += [(ref, one) for one in plan.ranges if one.low < one.high]
-        _delete(alias, ref, [one.key for one in plan.ranges if one.low >= one.high])
+        _delete(log, ref, [one.key for one in plan.ranges if one.low >= one.high])
     for start in range(0, len(stored), CHUNK):
         values: list[object] = []
         for ref, one in stored[start : start + CHUNK]:
             values += (ref.topic, ref.group, ref.partition, ref.priority, *one)
         rows = ", ".join(["(%s, %s, %s, %s, %s, %s, %s, %s)"] * len(stored[start : start + CHUNK]))
-        upsert = dialect(alias).upsert(KEY, UPDATES)
-        execute(alias, f"INSERT INTO sqlqueue_blocked_range ({COLUMNS}) VALUES {rows} {upsert}", values)
+        upsert = log.dialect.upsert(KEY, UPDATES)
+        log.execute(f"INSERT INTO sqlqueue_blocked_range ({COLUMNS}) VALUES {rows} {upsert}", values)
 
 
-def _delete(alias: str, ref: PartitionRef, keys: Sequence[str]) -> None:
+def _delete(log: Log, ref: PartitionRef, keys: Sequence[str]) -> None:
     stream = (ref.topic, ref.group, ref.partition, ref.priority)
     for start in range(0, len(keys), CHUNK):
         some = keys[start : start + CHUNK]
-        text = dialect(alias).delete("sqlqueue_blocked_range", "partition_key", len(some), STREAM)
-        execute(alias, text, (*some, *stream))
+        text = log.dialect.delete("sqlqueue_blocked_range", "partition_key", len(some), STREAM)
+        log.execute(text, (*some, *stream))

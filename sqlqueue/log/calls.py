@@ -15,14 +15,14 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
-from django.db import Error, connections
+from django.db import Error
 
 from sqlqueue.conf import settings
 from sqlqueue.core.codec import as_text, decode
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.core.outcomes import ACKED, DEAD
+from sqlqueue.database.log import Log, current_log
 from sqlqueue.database.retries import ErrorKind, classify, drop_connection
-from sqlqueue.database.statements import execute
 from sqlqueue.database.transactions import in_test_case
 from sqlqueue.exceptions import CallFailed, ConfigurationError, seconds
 from sqlqueue.log.collect import watermarks
@@ -76,13 +76,13 @@ class Call:
 
     def _publish(self, message: NewMessage, within: float) -> bool:
         """Publish it; return whether that is in a test's transaction."""
-        self._alias = settings.DATABASE
+        self._log = current_log()
         if settings.several:
-            self._alias = destination(self._topic, message.key, message.id, relay=False).alias
-        in_test = _refuse_transaction(self._alias)
-        self.watch = SettleWatch(self._alias, self._topic)
+            self._log = destination(self._topic, message.key, message.id, relay=False).log
+        in_test = _refuse_transaction(self._log)
+        self.watch = SettleWatch(self._log, self._topic)
         try:
-            self._published = publish_message(self._topic, message, within + FETCHED_WITHIN, alias=self._alias)
+            self._published = publish_message(self._topic, message, within + FETCHED_WITHIN, log=self._log)
         except BaseException:
             self.watch.close()
             raise
@@ -106,7 +106,7 @@ class Call:
         except Error as error:
             if over or classify(error) not in (ErrorKind.GONE, ErrorKind.CONTENTION):
                 raise
-            drop_connection(self._alias)
+            drop_connection(self._log)
             return None
         if answer is None and over:
             raise TimeoutError(self._no_reply())
@@ -117,8 +117,8 @@ class Call:
         reply tells where it was."""
         if not self._offset:
             topic, id, key = self._topic, self._published.id, self._key
-            there = Message.objects.using(self._alias).of_id(topic, id, key)
-            left = Result.objects.using(self._alias).filter(topic=topic, message_id=id, partition_key=key)[:1]
+            there = Message.objects.using(self._log.alias).of_id(topic, id, key)
+            left = Result.objects.using(self._log.alias).filter(topic=topic, message_id=id, partition_key=key)[:1]
             found = chain(there.values_list("offset", flat=True), left.values_list("message_offset", flat=True))
             self._offset = next(found, 0)
         return bool(self._offset)
@@ -129,7 +129,7 @@ class Call:
         if over or time.monotonic() >= self._ask_groups_at:
             self._ask_groups_at = time.monotonic() + ASK_GROUPS_EVERY
             passed, gone = self._passed()  # before the results, which these groups have stored with that, or never will
-        found = execute(self._alias, REPLIES, (self._published.id, self._topic, self._key)).fetchall()
+        found = self._log.execute(REPLIES, (self._published.id, self._topic, self._key)).fetchall()
         dead: CallFailed | None = None
         for group, outcome, result, error in found:
             if outcome == ACKED and (text := as_text(result)) is not None:
@@ -153,14 +153,14 @@ class Call:
         """Return the groups that get the message."""
         if self._group:
             return {self._group}
-        registered = ConsumerGroup.objects.using(self._alias).filter(topic=self._topic, start__lt=self._offset)
+        registered = ConsumerGroup.objects.using(self._log.alias).filter(topic=self._topic, start__lt=self._offset)
         return set(registered.values_list("consumer_group", flat=True))
 
     def _passed(self) -> tuple[set[str], bool]:
         """Return the groups that get the message and have settled all up to it; and whether it has left the log."""
-        stored = Message.objects.using(self._alias).filter(offset=self._offset).values_list("partition", "priority")
+        stored = Message.objects.using(self._log.alias).filter(offset=self._offset).values_list("partition", "priority")
         for partition, priority in stored:
-            reached = watermarks(self._alias, self._topic, partition, priority)
+            reached = watermarks(self._log, self._topic, partition, priority)
             return {group for group in self._registered() if reached.get(group, 0) >= self._offset}, False
         return set(), True
 
@@ -170,7 +170,9 @@ class Call:
     def _no_reply(self) -> str:
         named = f"the call of topic {self._topic!r}, message {self._published.id!r}, has no reply after {self._timeout}"
         known = set(
-            ConsumerGroup.objects.using(self._alias).filter(topic=self._topic).values_list("consumer_group", flat=True)
+            ConsumerGroup.objects.using(self._log.alias)
+            .filter(topic=self._topic)
+            .values_list("consumer_group", flat=True)
         )
         if not known:
             return (
@@ -259,9 +261,9 @@ def _message(
     )
 
 
-def _refuse_transaction(alias: str) -> bool:
+def _refuse_transaction(log: Log) -> bool:
     """Raise ConfigurationError inside a transaction; return whether this is a TestCase that answers calls."""
-    connection = connections[alias]
+    connection = log.connection
     if in_test_case(connection):
         if not _carry_out:
             raise ConfigurationError(

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from sqlqueue.database import turning
 from sqlqueue.database.generations import EPOCH_SLOTS, Block
 from sqlqueue.database.insert_sql import SLOTS
-from sqlqueue.database.statements import dialect
+from sqlqueue.database.log import Log
 from sqlqueue.models import EpochSlot, Layout
 
 GATE: Final = "publishers"
@@ -41,39 +41,39 @@ class Progress:
     of: int
 
 
-def under_way(alias: str) -> Change | None:
+def under_way(log: Log) -> Change | None:
     """Return the change that is under way on a database; None if there is none. One statement then."""
-    topic = EpochSlot.objects.using(alias).values_list("topic", flat=True).first()
+    topic = EpochSlot.objects.using(log.alias).values_list("topic", flat=True).first()
     if topic is None:
         return None
-    layouts = Layout.objects.using(alias).filter(topic=topic).order_by("-generation")
+    layouts = Layout.objects.using(log.alias).filter(topic=topic).order_by("-generation")
     last = layouts.values_list("generation", "phase", "epoch", "base", "partitions").first()
     if last is None:  # the topic was dropped between the two looks
         return None
     generation, phase, later = last[0], last[1], Block(*last[2:])
-    if phase == Layout.STEADY and dialect(alias).slotted:
+    if phase == Layout.STEADY and log.dialect.slotted:
         return Change(topic, generation, later, later, False)  # all slots are in the epoch that remains
     before = layouts.filter(phase=Layout.STEADY).exclude(epoch=later.epoch)
     return Change(topic, generation, Block(*before.values_list("epoch", "base", "partitions")[0]), later, True)
 
 
-def standing(alias: str, change: Change) -> Progress:
+def standing(log: Log, change: Change) -> Progress:
     """Return what a change waits for, by what the tables say."""
-    if dialect(alias).slotted:
-        return _slotted(alias, change)
-    return Progress(GATE if turning.newest_generation(alias) < change.generation else TRANSACTIONS, 1, 1)
+    if log.dialect.slotted:
+        return _slotted(log, change)
+    return Progress(GATE if turning.newest_generation(log) < change.generation else TRANSACTIONS, 1, 1)
 
 
-def _slotted(alias: str, change: Change) -> Progress:
-    behind = len(turning.gate_rows_behind(alias, change.generation))
+def _slotted(log: Log, change: Change) -> Progress:
+    behind = len(turning.gate_rows_behind(log, change.generation))
     if behind or not change.going:
         return Progress(GATE if change.going else LAST, behind, SLOTS)
-    unturned = len(turning.slots_unturned(alias, change.topic, change.later.epoch))
+    unturned = len(turning.slots_unturned(log, change.topic, change.later.epoch))
     return Progress(KEYS, unturned, EPOCH_SLOTS) if unturned else Progress(END, 1, 1)
 
 
-def may_abort(alias: str, change: Change) -> bool:
+def may_abort(log: Log, change: Change) -> bool:
     """Tell whether a change of a topic's partitions may be taken back still: none of its keys has gone over."""
-    if not change.going or not dialect(alias).slotted:
+    if not change.going or not log.dialect.slotted:
         return False
-    return not EpochSlot.objects.using(alias).filter(topic=change.topic, epoch=change.later.epoch).exists()
+    return not EpochSlot.objects.using(log.alias).filter(topic=change.topic, epoch=change.later.epoch).exists()

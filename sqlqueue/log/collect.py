@@ -14,8 +14,8 @@ from django.db.models import Q
 from sqlqueue.database import retries
 from sqlqueue.database.gate import COLLECTOR, take_duty
 from sqlqueue.database.horizon import Horizon
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log import acked_marks, collected, layouts, leftovers
 from sqlqueue.log.deleting import delete, lock_free
 from sqlqueue.log.groups import lock_topic, start_all
@@ -74,38 +74,38 @@ class Collected:
 
 
 def collect(
-    alias: str, horizon: Horizon | None = None, batches: int = 100, stop: Callable[[], bool] = lambda: False
+    log: Log, horizon: Horizon | None = None, batches: int = 100, stop: Callable[[], bool] = lambda: False
 ) -> Collected:
     """Collect all topics once; at most `batches` deletes of 1,000 rows each, or until `stop` says so between two
     topics.
 
     One process at a time: others return at once.
     """
-    horizon = horizon or Horizon(alias)
+    horizon = horizon or Horizon(log)
     messages = 0
     left = batches
     more = False
-    topics = Topic.objects.using(alias).filter(Q(retention__isnull=False) | Q(purged_to__gt=0))
+    topics = Topic.objects.using(log.alias).filter(Q(retention__isnull=False) | Q(purged_to__gt=0))
     for name in topics.values_list("name", flat=True):
         if stop():
             break
-        deleted, left = collect_topic(alias, name, horizon.value, left, horizon.server)
+        deleted, left = collect_topic(log, name, horizon.value, left, horizon.server)
         messages += deleted
         more = more or left <= 0
         if deleted:
             announce(messages_collected, collect, topic=name, count=deleted)
-    for name in sorted(layouts.altered(alias)):
-        start_all(alias, name)
-        retire(alias, name)
-    results = leftovers.results(alias)
+    for name in sorted(layouts.altered(log)):
+        start_all(log, name)
+        retire(log, name)
+    results = leftovers.results(log)
     if results:
         announce(results_collected, collect, count=results)
-    leftovers.others(alias)
-    return Collected(messages, leftovers.receipts(alias), more, results)
+    leftovers.others(log)
+    return Collected(messages, leftovers.receipts(log), more, results)
 
 
 def collect_topic(
-    alias: str, topic: str, horizon: int, left: int, server: ServerIdentity | None = None
+    log: Log, topic: str, horizon: int, left: int, server: ServerIdentity | None = None
 ) -> tuple[int, int]:
     """Collect a topic with at most `left` deletes of BATCH rows; return how many messages were deleted, and how many
     deletes are left. Nothing is deleted while another process collects.
@@ -113,13 +113,13 @@ def collect_topic(
     server: whose horizon that is. Raises ServerChanged or SessionReplaced if it is another one, or may be.
     """
     total = 0
-    streams = _with_released(alias, Topic.objects.using(alias).get(name=topic))
+    streams = _with_released(log, Topic.objects.using(log.alias).get(name=topic))
     for first in range(0, len(streams), STREAMS_AT_ONCE):
         some = streams[first : first + STREAMS_AT_ONCE]
         rounds = [dict.fromkeys(some, max(LEAST, 2 * BATCH // len(some)))]
         while rounds and left > 0:
             asked = rounds.pop()
-            deleted, following, locked = retries.run(alias, _collect_batch, alias, topic, asked, horizon, server)
+            deleted, following, locked = retries.run(log, _collect_batch, log, topic, asked, horizon, server)
             left -= 1 if deleted else 0
             total += deleted
             # By itself, a stream with messages that others have locked holds up no other one.
@@ -127,12 +127,12 @@ def collect_topic(
     return total, left
 
 
-def _with_released(alias: str, topic: Topic) -> list[Stream]:
+def _with_released(log: Log, topic: Topic) -> list[Stream]:
     """Return the (partition, priority) whose oldest message retention has released, or those with any message if it
     counts from the acks: a statement for every 32."""
-    streams = list(product(layouts.numbers(alias, topic.name), range(topic.priorities)))
+    streams = list(product(layouts.numbers(log, topic.name), range(topic.priorities)))
     found: list[Stream] = []
-    syntax = dialect(alias)
+    syntax = log.dialect
     rule = Rule(ANY, ()) if acked_marks.applies(topic) else released(topic)
     if rule is None:
         return []
@@ -142,13 +142,13 @@ def _with_released(alias: str, topic: Topic) -> list[Stream]:
         values: list[object] = []
         for stream in some:
             values += (*stream, *rule.values, *syntax.range_values(topic.name, *stream, 0))
-        rows = execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall()
+        rows = log.execute(" UNION ALL ".join([branch] * len(some)), values).fetchall()
         found += [(int(partition), int(priority)) for partition, priority, old_enough in rows if old_enough]
     return found
 
 
 def _collect_batch(
-    alias: str, topic: str, asked: Mapping[Stream, int], horizon: int, server: ServerIdentity | None
+    log: Log, topic: str, asked: Mapping[Stream, int], horizon: int, server: ServerIdentity | None
 ) -> tuple[int, dict[Stream, int], list[Stream]]:
     """Delete the oldest released messages of these (partition, priority), in the order of the log: what lies together
     in the tables goes together, so that each page of a log that is larger than the server's memory is read once. Return
@@ -159,28 +159,28 @@ def _collect_batch(
     nothing in here may wait: not for another collector, hence the exclusive lock first, and not for a message that an
     open transaction has locked, which a later collection deletes.
     """
-    if not take_duty(alias, COLLECTOR):
+    if not take_duty(log, COLLECTOR):
         return 0, {}, []
-    locked = lock_topic(alias, topic)
+    locked = lock_topic(log, topic)
     rule = released(locked)
     if rule is None:
         return 0, {}, []
-    floors = acked_by_all(alias, topic, list(asked), horizon)
+    floors = acked_by_all(log, topic, list(asked), horizon)
     if locked.retention is not None and acked_marks.applies(locked):
         rule = Rule(ANY, ())
         for stream, floor in floors.items():
-            marked = acked_marks.released_to(alias, topic, *stream, floor, locked.retention)
+            marked = acked_marks.released_to(log, topic, *stream, floor, locked.retention)
             floors[stream] = min(floor, max(marked, locked.purged_to))
-    found = _oldest(alias, topic, rule, {stream: (floors[stream], most) for stream, most in asked.items()})
+    found = _oldest(log, topic, rule, {stream: (floors[stream], most) for stream, most in asked.items()})
     more = [stream for stream, offsets in found.items() if len(offsets) == asked[stream]]
     end = min((found[stream][-1] for stream in more), default=None)
     oldest = sorted(offset for offsets in found.values() for offset in offsets if end is None or offset <= end)
     chosen = oldest[:BATCH]
-    free = lock_free(alias, chosen, "sqlqueue_message", "offset")
-    collected.keep(alias, topic, free, locked.purged_to)
-    delete(alias, "sqlqueue_message", "offset", free)
+    free = lock_free(log, chosen, "sqlqueue_message", "offset")
+    collected.keep(log, topic, free, locked.purged_to)
+    delete(log, "sqlqueue_message", "offset", free)
     if free and locked.collected_to < max(free):
-        Topic.objects.using(alias).filter(name=topic).update(collected_to=max(free))
+        Topic.objects.using(log.alias).filter(name=topic).update(collected_to=max(free))
     if server is not None and free:
         server.confirm()
     taken, last = set(free), chosen[-1] if chosen else 0
@@ -193,15 +193,15 @@ def _collect_batch(
     return len(free), following, locked_streams
 
 
-def _oldest(alias: str, topic: str, rule: Rule, wanted: Mapping[Stream, tuple[int, int]]) -> dict[Stream, list[int]]:
+def _oldest(log: Log, topic: str, rule: Rule, wanted: Mapping[Stream, tuple[int, int]]) -> dict[Stream, list[int]]:
     """Return the offsets of the oldest messages of each (partition, priority) that are released: those before the first
     one that is not. wanted: up to which offset, and how many of them are looked at."""
-    syntax = dialect(alias)
+    syntax = log.dialect
     branch = syntax.branch.format(OLDEST.replace("{released}", rule.sql).strip())
     values: list[object] = []
     for stream, (floor, most) in wanted.items():
         values += (*stream, *rule.values, *syntax.range_values(topic, *stream, 0, floor), most)
-    rows = execute(alias, " UNION ALL ".join([branch] * len(wanted)), values).fetchall()
+    rows = log.execute(" UNION ALL ".join([branch] * len(wanted)), values).fetchall()
     found: dict[Stream, list[int]] = {stream: [] for stream in wanted}
     kept: set[Stream] = set()
     for partition, priority, offset, old_enough in rows:
@@ -213,21 +213,21 @@ def _oldest(alias: str, topic: str, rule: Rule, wanted: Mapping[Stream, tuple[in
     return found
 
 
-def delete_free(alias: str, offsets: Sequence[int]) -> list[int]:
+def delete_free(log: Log, offsets: Sequence[int]) -> list[int]:
     """Delete messages, in the caller's transaction, but for those that another transaction has locked; return the
     offsets of the deleted ones. By single offsets, not by a range, whose end would wait for the next message behind it,
     which may belong to an open transaction."""
-    free = lock_free(alias, offsets, "sqlqueue_message", "offset")
-    delete(alias, "sqlqueue_message", "offset", free)
+    free = lock_free(log, offsets, "sqlqueue_message", "offset")
+    delete(log, "sqlqueue_message", "offset", free)
     return free
 
 
-def acked_by_all(alias: str, topic: str, streams: Collection[Stream], horizon: int) -> dict[Stream, int]:
+def acked_by_all(log: Log, topic: str, streams: Collection[Stream], horizon: int) -> dict[Stream, int]:
     """Return the lowest watermark over all registered groups of each (partition, priority); the horizon if there is no
     group."""
-    groups = ConsumerGroup.objects.using(alias).filter(topic=topic)
+    groups = ConsumerGroup.objects.using(log.alias).filter(topic=topic)
     starts: dict[str, int] = dict(groups.values_list("consumer_group", "start"))
-    offsets = Offset.objects.using(alias).filter(
+    offsets = Offset.objects.using(log.alias).filter(
         topic=topic, consumer_group__in=starts, partition__in={partition for partition, _ in streams}
     )
     acked: dict[tuple[str, int, int], int] = {
@@ -245,21 +245,21 @@ def acked_by_all(alias: str, topic: str, streams: Collection[Stream], horizon: i
     }
 
 
-def watermarks(alias: str, topic: str, partition: int, priority: int) -> dict[str, int]:
+def watermarks(log: Log, topic: str, partition: int, priority: int) -> dict[str, int]:
     """Return the watermark of each registered group: up to there it has settled everything."""
-    groups = ConsumerGroup.objects.using(alias).filter(topic=topic)
+    groups = ConsumerGroup.objects.using(log.alias).filter(topic=topic)
     starts: dict[str, int] = dict(groups.values_list("consumer_group", "start"))
-    offsets = Offset.objects.using(alias).filter(
+    offsets = Offset.objects.using(log.alias).filter(
         topic=topic, consumer_group__in=starts, partition=partition, priority=priority
     )
     return starts | dict(offsets.values_list("consumer_group", "offset_acked"))
 
 
-def report_absent(alias: str) -> None:
+def report_absent(log: Log) -> None:
     """Announce every registered group that no process serves and that holds back collection."""
-    alive = set(SubscriberHeartbeat.objects.using(alias).alive().values_list("consumer_group", "topic").distinct())
-    for group, topic in ConsumerGroup.objects.using(alias).values_list("consumer_group", "topic"):
+    alive = set(SubscriberHeartbeat.objects.using(log.alias).alive().values_list("consumer_group", "topic").distinct())
+    for group, topic in ConsumerGroup.objects.using(log.alias).values_list("consumer_group", "topic"):
         if (group, topic) in alive:
             continue
-        if unacked_streams(alias, group, topic):
+        if unacked_streams(log, group, topic):
             announce(group_away, report_absent, group=group, topic=topic)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import ACKED, DEAD
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.models import ConsumerGroup, Message, Receipt, dead_letter_topic
 
 CHUNK = 500
@@ -21,7 +21,7 @@ KEEP = """
 """
 
 
-def keep(alias: str, topic: str, offsets: Sequence[int], purged_to: int) -> None:
+def keep(log: Log, topic: str, offsets: Sequence[int], purged_to: int) -> None:
     """Copy messages that the current transaction collects, with their outcome in each group, if the topic's
     `keep_collected` says so; but not those that an operator has purged."""
     kept = settings.topic(topic).keep_collected
@@ -30,17 +30,17 @@ def keep(alias: str, topic: str, offsets: Sequence[int], purged_to: int) -> None
         return
     for start in range(0, len(offsets), CHUNK):
         some = offsets[start : start + CHUNK]
-        for text, alike in _outcomes(alias, topic, some).items():
+        for text, alike in _outcomes(log, topic, some).items():
             marks = ", ".join(["%s"] * len(alike))
-            statement = KEEP.replace("{offsets}", marks).replace("{outcomes}", dialect(alias).json_value)
-            execute(alias, statement, (text, round(kept * 1_000_000), *alike))
+            statement = KEEP.replace("{offsets}", marks).replace("{outcomes}", log.dialect.json_value)
+            log.execute(statement, (text, round(kept * 1_000_000), *alike))
 
 
-def _outcomes(alias: str, topic: str, offsets: Sequence[int]) -> dict[str, list[int]]:
+def _outcomes(log: Log, topic: str, offsets: Sequence[int]) -> dict[str, list[int]]:
     """Return the offsets of messages by their outcome in each group, as JSON text: most have the same."""
-    registered = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
+    registered = ConsumerGroup.objects.using(log.alias).filter(topic=topic).order_by("consumer_group")
     starts = dict(registered.values_list("consumer_group", "start"))
-    rows = Message.objects.using(alias).filter(offset__in=offsets)
+    rows = Message.objects.using(log.alias).filter(offset__in=offsets)
     messages = list(rows.values_list("offset", "target_group", "partition_key"))
     found: dict[int, dict[str, dict[str, object]]] = {
         offset: {
@@ -51,11 +51,13 @@ def _outcomes(alias: str, topic: str, offsets: Sequence[int]) -> dict[str, list[
     copies = [
         (dead_letter_topic(topic), f"{group}:{offset}", key) for offset, _, key in messages for group in found[offset]
     ]
-    dead = Message.objects.using(alias).of_ids(copies, "failed_group", "original_offset", "failure_count")
+    dead = Message.objects.using(log.alias).of_ids(copies, "failed_group", "original_offset", "failure_count")
     for one in dead:
         if one.original_offset in found and one.failed_group in found[one.original_offset]:
             found[one.original_offset][one.failed_group] = {"outcome": DEAD, "attempts": one.failure_count}
-    ends = Receipt.objects.using(alias).filter(message_offset__in=offsets, outcome__in=(ACKED, DEAD)).order_by("-id")
+    ends = (
+        Receipt.objects.using(log.alias).filter(message_offset__in=offsets, outcome__in=(ACKED, DEAD)).order_by("-id")
+    )
     values = ends.values_list("message_offset", "consumer_group", "outcome", "attempts")
     for offset, group, outcome, attempts in reversed(values[: MOST_RECEIPTS * CHUNK]):  # the last one counts
         if offset in found and group in found[offset]:

@@ -11,14 +11,13 @@ from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple
 
-from django.db import transaction
-
 from sqlqueue.core.membership import batch_of
 from sqlqueue.database import retries
 from sqlqueue.database.clock import moment
 from sqlqueue.database.gate import find_offset, ids_in_log, ids_scheduled, insert_many, insert_new, insert_one
 from sqlqueue.database.ids import Identity, identity_of
 from sqlqueue.database.insert_sql import LogRow
+from sqlqueue.database.log import Log
 from sqlqueue.database.scheduling import (
     Due,
     Existing,
@@ -30,7 +29,6 @@ from sqlqueue.database.scheduling import (
     take_scheduled,
     withdraw,
 )
-from sqlqueue.database.statements import dialect
 from sqlqueue.log import batch_parts
 from sqlqueue.log.published import CREATED, IGNORED, UPDATED, Status
 
@@ -54,30 +52,30 @@ class Taken(NamedTuple):
     in_log: set[Identity]  # of those to be scheduled only: the log's own index tells of the others
 
 
-def add_one(alias: str, offer: Offer) -> tuple[int | None, Status]:
+def add_one(log: Log, offer: Offer) -> tuple[int | None, Status]:
     """Publish one message; return its offset (None: it is scheduled) and what has become of it."""
     if offer.named:
-        return add(alias, offer)
+        return add(log, offer)
     if not offer.scheduled:
-        return insert_one(alias, offer.message.row, may_repeat=False)[0], CREATED
-    insert_scheduled(alias, [offer.message])
+        return insert_one(log, offer.message.row, may_repeat=False)[0], CREATED
+    insert_scheduled(log, [offer.message])
     return None, CREATED
 
 
-def add(alias: str, offer: Offer) -> tuple[int | None, Status]:
+def add(log: Log, offer: Offer) -> tuple[int | None, Status]:
     """Publish one message whose id may be taken; return its offset (None: it is scheduled) and what has become of
     it.
 
     After a deadlock it is run again, as far as it is no part of a caller's transaction."""
     if offer.scheduled:
-        return retries.run_statement(alias, _schedule, alias, offer.message, offer.replace)
+        return retries.run_statement(log, _schedule, log, offer.message, offer.replace)
     if offer.replace:
-        return retries.run_statement(alias, _replace_now, alias, offer.message.row)
-    offset, created = insert_one(alias, offer.message.row, may_repeat=True)
+        return retries.run_statement(log, _replace_now, log, offer.message.row)
+    offset, created = insert_one(log, offer.message.row, may_repeat=True)
     return offset, CREATED if created else IGNORED
 
 
-def add_many(alias: str, offers: Sequence[Offer]) -> list[Status]:
+def add_many(log: Log, offers: Sequence[Offer]) -> list[Status]:
     """Publish messages, all or none of them; return what has become of each, in their order. Of those with the same id
     each finds what the one before it has left.
 
@@ -85,27 +83,27 @@ def add_many(alias: str, offers: Sequence[Offer]) -> list[Status]:
     if not any(offer.named for offer in offers):
         now = [offer.message.row for offer in offers if not offer.scheduled]
         later = [offer.message for offer in offers if offer.scheduled]
-        with transaction.atomic(using=alias, savepoint=False) if now and later else nullcontext():
-            insert_many(alias, now, may_repeat=False)
-            insert_scheduled(alias, later)
+        with log.atomic(savepoint=False) if now and later else nullcontext():
+            insert_many(log, now, may_repeat=False)
+            insert_scheduled(log, later)
         return [CREATED] * len(offers)
-    return retries.run_statement(alias, _add_named, alias, offers)
+    return retries.run_statement(log, _add_named, log, offers)
 
 
-def _add_named(alias: str, offers: Sequence[Offer]) -> list[Status]:
+def _add_named(log: Log, offers: Sequence[Offer]) -> list[Status]:
     statuses: list[Status] = [CREATED] * len(offers)
     runs = list(_runs(offers, statuses))
-    taken = _look(alias, offers, runs[0])
+    taken = _look(log, offers, runs[0])
     several = len(runs) > 1 or any(offer.scheduled or offer.replace for offer in offers)
-    with transaction.atomic(using=alias, savepoint=False) if several else nullcontext():
+    with log.atomic(savepoint=False) if several else nullcontext():
         for number, run in enumerate(runs):
-            found = taken if number == 0 else _look(alias, offers, run)
-            _add_run(alias, offers, run, found, statuses)
+            found = taken if number == 0 else _look(log, offers, run)
+            _add_run(log, offers, run, found, statuses)
     return statuses
 
 
-def _schedule(alias: str, message: Due, replace: bool) -> tuple[int | None, Status]:
-    existing = find_existing(alias, message.row)
+def _schedule(log: Log, message: Due, replace: bool) -> tuple[int | None, Status]:
+    existing = find_existing(log, message.row)
     vanished = False
     while True:
         if existing.offset is not None:
@@ -113,52 +111,52 @@ def _schedule(alias: str, message: Due, replace: bool) -> tuple[int | None, Stat
         if existing.number is not None:
             if not replace:
                 return None, IGNORED
-            if _replaced(alias, existing, message.row, partial(replace_scheduled, alias, existing.number, message)):
+            if _replaced(log, existing, message.row, partial(replace_scheduled, log, existing.number, message)):
                 return None, UPDATED
             vanished = True  # cancelled, or in the log now
         # In one transaction, for the scheduler might move what is committed before the log is looked at.
-        with transaction.atomic(using=alias, savepoint=False):
-            if insert_new_scheduled(alias, [message]):
-                offset = find_offset(alias, message.row, latest=vanished)
+        with log.atomic(savepoint=False):
+            if insert_new_scheduled(log, [message]):
+                offset = find_offset(log, message.row, latest=vanished)
                 if offset is None:
                     return None, CREATED
-                withdraw(alias, [identity_of(message.row)])
+                withdraw(log, [identity_of(message.row)])
                 return offset, IGNORED
         if not replace:
             return None, IGNORED
-        existing = lock_existing(alias, message.row)
+        existing = lock_existing(log, message.row)
 
 
-def _replace_now(alias: str, row: LogRow) -> tuple[int | None, Status]:
-    existing = find_existing(alias, row)
+def _replace_now(log: Log, row: LogRow) -> tuple[int | None, Status]:
+    existing = find_existing(log, row)
     while existing.offset is None and existing.number is not None:
-        with transaction.atomic(using=alias, savepoint=False):
-            if _replaced(alias, existing, row, partial(take_scheduled, alias, existing.number, row)):
-                offset, created = insert_one(alias, _as_published(alias, row, existing), may_repeat=True, look=False)
+        with log.atomic(savepoint=False):
+            if _replaced(log, existing, row, partial(take_scheduled, log, existing.number, row)):
+                offset, created = insert_one(log, _as_published(log, row, existing), may_repeat=True, look=False)
                 return offset, UPDATED if created else IGNORED
-        existing = lock_existing(alias, row)
+        existing = lock_existing(log, row)
     if existing.offset is not None:
         return existing.offset, IGNORED
-    offset, created = insert_one(alias, row, may_repeat=True, look=False)
+    offset, created = insert_one(log, row, may_repeat=True, look=False)
     return offset, CREATED if created else IGNORED
 
 
-def _replaced(alias: str, existing: Existing, row: LogRow, replace: Callable[[], bool]) -> bool:
+def _replaced(log: Log, existing: Existing, row: LogRow, replace: Callable[[], bool]) -> bool:
     """Replace a scheduled message; False if it is not there any more. If it belongs to a batch, that has one less: what
     replaces it is no member."""
     batch = batch_of(existing.headers)
     if not batch:
         return replace()
-    with transaction.atomic(using=alias, savepoint=False):
+    with log.atomic(savepoint=False):
         done = replace()
         if done:
-            batch_parts.take_out(alias, {batch_parts.PartKey(batch, row.topic, existing.group or ""): 1})
+            batch_parts.take_out(log, {batch_parts.PartKey(batch, row.topic, existing.group or ""): 1})
     return done
 
 
-def _as_published(alias: str, row: LogRow, existing: Existing) -> LogRow:
+def _as_published(log: Log, row: LogRow, existing: Existing) -> LogRow:
     """Return a row that keeps the time at which the message that it replaces was published."""
-    return row._replace(published_at=dialect(alias).time(moment(existing.published)))
+    return row._replace(published_at=log.dialect.time(moment(existing.published)))
 
 
 def _runs(offers: Sequence[Offer], statuses: list[Status]) -> Iterator[list[int]]:
@@ -181,15 +179,15 @@ def _runs(offers: Sequence[Offer], statuses: list[Status]) -> Iterator[list[int]
     yield run
 
 
-def _look(alias: str, offers: Sequence[Offer], run: Sequence[int]) -> Taken:
+def _look(log: Log, offers: Sequence[Offer], run: Sequence[int]) -> Taken:
     named = [offers[index] for index in run if offers[index].named]
     later = [offer.message.row for offer in named if offer.scheduled]
-    scheduled = ids_scheduled(alias, [offer.message.row for offer in named])
-    in_log = ids_in_log(alias, later)  # in this order: what is moved in between is seen here
+    scheduled = ids_scheduled(log, [offer.message.row for offer in named])
+    in_log = ids_in_log(log, later)  # in this order: what is moved in between is seen here
     return Taken(scheduled, in_log)
 
 
-def _add_run(alias: str, offers: Sequence[Offer], run: Sequence[int], taken: Taken, statuses: list[Status]) -> None:
+def _add_run(log: Log, offers: Sequence[Offer], run: Sequence[int], taken: Taken, statuses: list[Status]) -> None:
     now: list[int] = []
     later: list[int] = []
     for index in run:
@@ -198,32 +196,32 @@ def _add_run(alias: str, offers: Sequence[Offer], run: Sequence[int], taken: Tak
         if identity in taken.in_log or (identity in taken.scheduled and not offer.replace):
             statuses[index] = IGNORED
         elif offer.scheduled and identity in taken.scheduled:
-            statuses[index] = _schedule(alias, offer.message, replace=True)[1]
+            statuses[index] = _schedule(log, offer.message, replace=True)[1]
         elif offer.scheduled:
             later.append(index)
         elif identity in taken.scheduled:
-            _add_now(alias, offers, now, statuses)  # those before it, to keep the order
+            _add_now(log, offers, now, statuses)  # those before it, to keep the order
             now = []
-            statuses[index] = _replace_now(alias, offer.message.row)[1]
+            statuses[index] = _replace_now(log, offer.message.row)[1]
         else:
             now.append(index)
-    _add_now(alias, offers, now, statuses)
-    _add_later(alias, offers, later, statuses)
+    _add_now(log, offers, now, statuses)
+    _add_later(log, offers, later, statuses)
 
 
-def _add_now(alias: str, offers: Sequence[Offer], indexes: Sequence[int], statuses: list[Status]) -> None:
+def _add_now(log: Log, offers: Sequence[Offer], indexes: Sequence[int], statuses: list[Status]) -> None:
     rows = [offers[index].message.row for index in indexes]
-    new = insert_new(alias, rows)
+    new = insert_new(log, rows)
     for index, row in zip(indexes, rows):
         statuses[index] = CREATED if identity_of(row) in new else IGNORED
 
 
-def _add_later(alias: str, offers: Sequence[Offer], indexes: Sequence[int], statuses: list[Status]) -> None:
+def _add_later(log: Log, offers: Sequence[Offer], indexes: Sequence[int], statuses: list[Status]) -> None:
     messages = [offers[index].message for index in indexes]
-    new = insert_new_scheduled(alias, messages)
+    new = insert_new_scheduled(log, messages)
     named = [offers[index].message.row for index in indexes if offers[index].named]
-    moved = ids_in_log(alias, [row for row in named if identity_of(row) in new])  # since it was looked
-    withdraw(alias, moved)
+    moved = ids_in_log(log, [row for row in named if identity_of(row) in new])  # since it was looked
+    withdraw(log, moved)
     for index, message in zip(indexes, messages):
         identity = identity_of(message.row)
         if identity in moved:
@@ -231,4 +229,4 @@ def _add_later(alias: str, offers: Sequence[Offer], indexes: Sequence[int], stat
         elif identity in new:
             statuses[index] = CREATED
         else:  # scheduled by another transaction since it was looked
-            statuses[index] = _schedule(alias, message, replace=True)[1] if offers[index].replace else IGNORED
+            statuses[index] = _schedule(log, message, replace=True)[1] if offers[index].replace else IGNORED

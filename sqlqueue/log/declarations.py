@@ -19,7 +19,7 @@ from sqlqueue.core.periodic import ScheduleDefinition
 from sqlqueue.database import clock, retries
 from sqlqueue.database.chunks import in_chunks
 from sqlqueue.database.gate import PERIODIC, take_duty
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.log.ticks import ScheduleRow, attention, read_rows
 from sqlqueue.models.periodic_schedule import SUPERSEDED
 
@@ -43,29 +43,29 @@ RENEW = """
 """
 
 
-def declare(alias: str, declared: Mapping[str, ScheduleDefinition]) -> bool:
+def declare(log: Log, declared: Mapping[str, ScheduleDefinition]) -> bool:
     """Store the definitions that this process has, and renew those in effect that are the same; return False if another
     process was at it, so that this has to be repeated soon.
 
     One statement if there is nothing to store and another process has just renewed them.
     """
-    if not any(_outdated(read_rows(alias), declared)):
+    if not any(_outdated(read_rows(log), declared)):
         return True
-    return retries.run(alias, _declare, alias, declared)
+    return retries.run(log, _declare, log, declared)
 
 
-def _declare(alias: str, declared: Mapping[str, ScheduleDefinition]) -> bool:
-    if not take_duty(alias, PERIODIC):
+def _declare(log: Log, declared: Mapping[str, ScheduleDefinition]) -> bool:
+    if not take_duty(log, PERIODIC):
         return False
-    new, changed, held = _outdated(read_rows(alias), declared)
+    new, changed, held = _outdated(read_rows(log), declared)
     done = True
     for definition in new:
-        _add(alias, definition)
+        _add(log, definition)
     for row in changed:
-        done = _replace(alias, row, declared[row.name]) and done
-    for some in in_chunks(alias, [(row.name,) for row in held]):
+        done = _replace(log, row, declared[row.name]) and done
+    for some in in_chunks(log, [(row.name,) for row in held]):
         names = ", ".join(["%s"] * len(some))
-        execute(alias, RENEW.replace("{names}", names), (attention(), *(name for (name,) in some)))
+        log.execute(RENEW.replace("{names}", names), (attention(), *(name for (name,) in some)))
     return done
 
 
@@ -94,23 +94,23 @@ def _outdated(rows: Sequence[ScheduleRow], declared: Mapping[str, ScheduleDefini
     return found
 
 
-def _add(alias: str, definition: ScheduleDefinition) -> None:
-    now, time = clock.now(alias), dialect(alias).time
+def _add(log: Log, definition: ScheduleDefinition) -> None:
+    now, time = clock.now(log), log.dialect.time
     following = time(definition.recurrence.after(now))
     values = (definition.name, definition.as_text(), definition.digest, attention(), time(now), following)
-    execute(alias, ADD, values)
+    log.execute(ADD, values)
 
 
-def _replace(alias: str, row: ScheduleRow, definition: ScheduleDefinition) -> bool:
+def _replace(log: Log, row: ScheduleRow, definition: ScheduleDefinition) -> bool:
     """Store another definition; return False if the ticks of the stored one come first."""
     if row.next_tick <= row.now and not row.paused and not row.refusal:
         return False
-    digest, begin, time = definition.digest, max(row.now, row.ticked_to), dialect(alias).time
+    digest, begin, time = definition.digest, max(row.now, row.ticked_to), log.dialect.time
     superseded = [one for one in row.superseded.split() if one != digest] + [row.digest]
     stored = (definition.as_text(), digest, " ".join(superseded[-SUPERSEDED:]))
     times = (time(begin), time(definition.recurrence.after(begin)))
     values = (*stored, attention(), *times, row.name, row.digest, time(row.ticked_to))
-    if not execute(alias, REPLACE, values).rowcount:
+    if not log.execute(REPLACE, values).rowcount:
         return False
     logger.info(logfmt("schedule_changed", schedule=row.name, recurrence=definition.recurrence, topic=definition.topic))
     return True

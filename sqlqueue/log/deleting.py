@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 
 CHUNK = 500
 
 
-def lock_free(alias: str, values: Sequence[int], table: str, key: str) -> list[int]:
+def lock_free(log: Log, values: Sequence[int], table: str, key: str) -> list[int]:
     """Lock rows by their unique keys, in the caller's transaction and without waiting; return those that are locked
     now."""
     free: list[int] = []
     for start in range(0, len(values), CHUNK):
         some = values[start : start + CHUNK]
-        text = dialect(alias).lock_free(table, key, len(some))
-        free += [value for (value,) in execute(alias, text, some).fetchall()]
+        text = log.dialect.lock_free(table, key, len(some))
+        free += [value for (value,) in log.execute(text, some).fetchall()]
     return free
 
 
-def delete(alias: str, table: str, key: str, values: Sequence[int]) -> None:
+def delete(log: Log, table: str, key: str, values: Sequence[int]) -> None:
     """Delete rows by their unique keys, in the caller's transaction."""
     for start in range(0, len(values), CHUNK):
         some = values[start : start + CHUNK]
-        execute(alias, dialect(alias).delete(table, key, len(some)), some)
+        log.execute(log.dialect.delete(table, key, len(some)), some)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from django.db import transaction
-
-from sqlqueue.database.statements import execute, insert_missing
+from sqlqueue.database.log import Log
 from sqlqueue.models.subscriber_heartbeat import AHEAD
 
 COLLECT, SURVEY = "collect", "survey"
@@ -17,7 +15,7 @@ TAKE = f"SELECT name FROM sqlqueue_duty WHERE name = %s AND ({DUE}){{skip}}"
 BEGIN = f"UPDATE sqlqueue_duty SET began_at = {{now}} WHERE name = %s AND ({DUE})"
 
 
-def begin(alias: str, name: str, rest: float) -> bool:
+def begin(log: Log, name: str, rest: float) -> bool:
     """Tell whether this process is to do a duty now: none has begun it in the last `rest` seconds. Then it counts as
     begun.
 
@@ -25,13 +23,13 @@ def begin(alias: str, name: str, rest: float) -> bool:
     after that time.
     """
     times = (round(rest * 1_000_000), round(AHEAD.total_seconds() * 1_000_000))
-    row = execute(alias, LOOK, (*times, name)).fetchone()
+    row = log.execute(LOOK, (*times, name)).fetchone()
     if row is None:
         return bool(
-            insert_missing(alias, "sqlqueue_duty (name, began_at)", "(%s, {now})", {name: (name,)}, "name", "name")
+            log.insert_missing("sqlqueue_duty (name, began_at)", "(%s, {now})", {name: (name,)}, "name", "name")
         )
     if not row[0]:
         return False
-    with transaction.atomic(using=alias):
-        taken = execute(alias, TAKE, (name, *times)).fetchone()
-        return taken is not None and bool(execute(alias, BEGIN, (name, *times)).rowcount)
+    with log.atomic():
+        taken = log.execute(TAKE, (name, *times)).fetchone()
+        return taken is not None and bool(log.execute(BEGIN, (name, *times)).rowcount)

@@ -15,6 +15,7 @@ from sqlqueue.core import codec
 from sqlqueue.core.codec import JSON_OPTIONS, check_exact, checked_json
 from sqlqueue.core.setting.queue import PLAIN_ENCODER
 from sqlqueue.database.limits import keeps_long_numbers
+from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage, PayloadMismatch
 from sqlqueue.payloads import plain_json
 from sqlqueue.payloads.content_types import checked_content_type
@@ -86,7 +87,7 @@ def encode_headers(headers: object) -> str | None:
 
 
 def _keeps_long() -> bool:
-    return keeps_long_numbers(settings.DATABASE)
+    return keeps_long_numbers(current_log())
 
 
 @lru_cache

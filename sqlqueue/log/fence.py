@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from sqlqueue.database.chunks import in_chunks
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity, proof_condition
-from sqlqueue.database.statements import dialect, execute
 
 # With the server's identity behind it, see owned(). Index: the primary key.
 PREDICATE = "id = %s AND fencing_token = %s"
@@ -62,57 +62,57 @@ def owned(owner: Owner) -> tuple[str, tuple[object, ...]]:
     return PREDICATE + proof, (owner.id, owner.token, *values)
 
 
-def advance(alias: str, owner: Owner, position: int, watermark: int, claimed: int) -> bool:
+def advance(log: Log, owner: Owner, position: int, watermark: int, claimed: int) -> bool:
     """Move the stored position, watermark and claim up to these offsets; False if the token is stale."""
-    return update(alias, ADVANCE, (position, watermark, claimed), owner)
+    return update(log, ADVANCE, (position, watermark, claimed), owner)
 
 
-def advance_all(alias: str, moves: Sequence[Move]) -> list[bool]:
+def advance_all(log: Log, moves: Sequence[Move]) -> list[bool]:
     """Do advance() for several partitions; return what it says of each. One statement for as many as the server takes,
     and one more for each partition only if one of them has not moved. Rows are locked in the order of the moves."""
     moved: list[bool] = []
-    for some in in_chunks(alias, moves, AT_ONCE, weigh=lambda move: 0.0):
-        together = len(some) > 1 and len({move.owner.server for move in some}) == 1 and _advance_together(alias, some)
-        moved += [True] * len(some) if together else [advance(alias, *move) for move in some]
+    for some in in_chunks(log, moves, AT_ONCE, weigh=lambda move: 0.0):
+        together = len(some) > 1 and len({move.owner.server for move in some}) == 1 and _advance_together(log, some)
+        moved += [True] * len(some) if together else [advance(log, *move) for move in some]
     return moved
 
 
-def _advance_together(alias: str, moves: Sequence[Move]) -> bool:
+def _advance_together(log: Log, moves: Sequence[Move]) -> bool:
     """Move several partitions of one server; False if it is not known that all have moved."""
     proof, proven = proof_condition(moves[0].owner.server)
-    text = dialect(alias).update("sqlqueue_offset", MOVED, len(moves), MOVE, PREDICATE_OF_EACH + proof)
+    text = log.dialect.update("sqlqueue_offset", MOVED, len(moves), MOVE, PREDICATE_OF_EACH + proof)
     values = [value for owner, *offsets in moves for value in (owner.id, owner.token, *offsets)]
-    return bool(execute(alias, text, (*values, *proven)).rowcount == len(moves))
+    return bool(log.execute(text, (*values, *proven)).rowcount == len(moves))
 
 
-def update(alias: str, text: str, values: tuple[object, ...], owner: Owner) -> bool:
+def update(log: Log, text: str, values: tuple[object, ...], owner: Owner) -> bool:
     """Run an UPDATE of the owner's offset row that ends with {fence}; False if the token is stale: nothing changed.
 
     values: the parameters before those of the fence. Raises ServerChanged or SessionReplaced if another server has run
     it, or may have: then nothing has changed either.
     """
-    if _execute(alias, text, values, owner).rowcount == 1:
+    if _execute(log, text, values, owner).rowcount == 1:
         return True
     _confirm(owner)
     return False
 
 
-def lock(alias: str, owner: Owner, *, shared: bool = False) -> tuple[int, Any] | None:
+def lock(log: Log, owner: Owner, *, shared: bool = False) -> tuple[int, Any] | None:
     """Lock the owner's offset row until the transaction ends; return the stored position, and when the transaction
     began (None where no guard uses it). None if the token is stale: nothing is locked.
 
     Settles of the owner and changes of owner wait for this transaction; those that hold it shared do not wait for each
     other. Raises as update().
     """
-    found: tuple[int, Any] | None = _execute(alias, LOCK_SHARED if shared else LOCK, (), owner).fetchone()
+    found: tuple[int, Any] | None = _execute(log, LOCK_SHARED if shared else LOCK, (), owner).fetchone()
     if found is None:
         _confirm(owner)
     return found
 
 
-def _execute(alias: str, text: str, values: tuple[object, ...], owner: Owner) -> Any:
+def _execute(log: Log, text: str, values: tuple[object, ...], owner: Owner) -> Any:
     predicate, its = owned(owner)
-    return execute(alias, text.replace("{fence}", predicate), (*values, *its))
+    return log.execute(text.replace("{fence}", predicate), (*values, *its))
 
 
 def _confirm(owner: Owner) -> None:

@@ -13,8 +13,8 @@ from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.settle_plan import FetchedMessage
 from sqlqueue.database.horizon import SHARED
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity, proof_column
-from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log.portions import LEFT, MESSAGE, light, message_of, portions, withheld, withholding
 from sqlqueue.log.proof import select
 from sqlqueue.models.request import ACTIVE
@@ -74,7 +74,7 @@ class Head(NamedTuple):
     requested: bool | None
 
 
-def poll_head(alias: str, server: ServerIdentity | None = None, shared: bool = False, requested: bool = False) -> Head:
+def poll_head(log: Log, server: ServerIdentity | None = None, shared: bool = False, requested: bool = False) -> Head:
     """Return what is new. shared: whether to look for a shared horizon; requested: whether to ask for requests, too.
 
     server: whose answer is wanted, here and below. Raises ServerChanged or SessionReplaced if another one has answered,
@@ -83,41 +83,41 @@ def poll_head(alias: str, server: ServerIdentity | None = None, shared: bool = F
     proof, values = proof_column(server)
     text = POLL_HEAD.replace("{proof}", proof).replace("{shared}", SHARED if shared else "NULL")
     text = text.replace("{requested}", REQUESTED if requested else "NULL")
-    row = execute(alias, text.replace("{due_in}", dialect(alias).remaining("due_at")), values).fetchone()
+    row = log.execute(text.replace("{due_in}", log.dialect.remaining("due_at")), values).fetchone()
     if server is not None and proof and not row[4]:
         server.refuted()
     highest, due_in, found = row[:3]
     return Head(highest or 0, None if due_in is None else float(due_in), found, bool(row[3]) if requested else None)
 
 
-def watch(alias: str, low: int, high: int, server: ServerIdentity | None = None) -> dict[tuple[str, int, int], int]:
+def watch(log: Log, low: int, high: int, server: ServerIdentity | None = None) -> dict[tuple[str, int, int], int]:
     """Return the (topic, partition, priority) that have messages in (low, high], with how many; bounded by the caller's
     range."""
-    found = select(alias, WATCH, (low, high), server, 4, 1)
+    found = select(log, WATCH, (low, high), server, 4, 1)
     return {(topic, partition, priority): count for topic, partition, priority, count in found}
 
 
-def fetch(alias: str, reads: Sequence[tuple[PartitionRef, Read]], server: ServerIdentity | None = None) -> list[Found]:
+def fetch(log: Log, reads: Sequence[tuple[PartitionRef, Read]], server: ServerIdentity | None = None) -> list[Found]:
     """Return what each read finds, in the order of the offsets: one statement for every 32 partitions, and two more if
     there are messages heavier than what a read may bring of each."""
     found = [Found([], []) for _ in reads]
-    columns = withholding(dialect(alias))
+    columns = withholding(log.dialect)
     new = tuple.__new__
-    for index, run in runs(alias, reads, columns, [one.seen for one in found], server):
+    for index, run in runs(log, reads, columns, [one.seen for one in found], server):
         moment = time.monotonic()
         found[index].messages.extend(
             [new(FetchedMessage, row[:-1]) if row[LEFT] is None else message_of(row[:-1], moment) for row in run]
         )
     heavy = [index for index, one in enumerate(found) if withheld(one.messages)]
     if heavy:
-        taken = portions(alias, [(found[index].messages, reads[index][1].size) for index in heavy], server)
+        taken = portions(log, [(found[index].messages, reads[index][1].size) for index in heavy], server)
         for index, portion in zip(heavy, taken):
             found[index] = found[index]._replace(messages=portion.messages, gone=portion.gone, cut=portion.cut)
     return found
 
 
 def runs(
-    alias: str,
+    log: Log,
     reads: Sequence[tuple[PartitionRef, Read]],
     columns: str,
     seen: Sequence[list[int]],
@@ -126,7 +126,7 @@ def runs(
     """Yield the index of a read, and rows that it has found, in the order of the offsets; the index is their last
     column. What each read looks for is added to its list in `seen`. Each parameter in `columns` is the most bytes of a
     message whose content is given."""
-    syntax = dialect(alias)
+    syntax = log.dialect
     marks = columns.count("%s")
     for first in range(0, len(reads), STREAMS_OF_ONE_FETCH):
         whole: list[str] = []
@@ -146,7 +146,7 @@ def runs(
                 look_values += (-index - 1, *syntax.range_values(*stream, read.since, read.start), read.looks)
         texts = whole + looks  # in this order: the first one's columns have types
         text = " UNION ALL ".join(map(syntax.branch.format, texts)) if len(texts) > 1 else texts[0]
-        rows = select(alias, text, values + look_values, server, FETCHED, FETCHED - 1)
+        rows = select(log, text, values + look_values, server, FETCHED, FETCHED - 1)
         for index, run in groupby(rows, INDEX):
             if index < 0:
                 seen[-index - 1].extend([row[0] for row in run])
@@ -155,15 +155,15 @@ def runs(
 
 
 def scan(
-    alias: str, ref: PartitionRef, low: int, high: int, server: ServerIdentity | None = None
+    log: Log, ref: PartitionRef, low: int, high: int, server: ServerIdentity | None = None
 ) -> list[tuple[int, str]]:
     """Return (offset, key) of the lowest SCAN_LIMIT messages of a partition in (low, high]."""
-    values = (*dialect(alias).range_values(ref.topic, ref.partition, ref.priority, low, high), SCAN_LIMIT)
-    return [(offset, key) for offset, key in select(alias, SCAN, values, server, 2, 0)]
+    values = (*log.dialect.range_values(ref.topic, ref.partition, ref.priority, low, high), SCAN_LIMIT)
+    return [(offset, key) for offset, key in select(log, SCAN, values, server, 2, 0)]
 
 
 def changed(
-    alias: str, rows: Mapping[PartitionRef, Sequence[int]], server: ServerIdentity | None = None
+    log: Log, rows: Mapping[PartitionRef, Sequence[int]], server: ServerIdentity | None = None
 ) -> set[tuple[int, int, int]]:
     """Return the (partition, priority, offset) of those of a group's rows that are due by the database's clock, or
     acked: one statement for every 32 partitions. rows: their offsets."""
@@ -175,5 +175,5 @@ def changed(
         for ref, offsets in some[start : start + STREAMS_OF_ONE_FETCH]:
             texts.append(CHANGED.replace("{marks}", ", ".join(["%s"] * len(offsets))))
             values += (ref.topic, ref.group, ref.partition, ref.priority, *offsets)
-        found.update(map(tuple, select(alias, " UNION ALL ".join(texts), values, server, 3, 0)))
+        found.update(map(tuple, select(log, " UNION ALL ".join(texts), values, server, 3, 0)))
     return found

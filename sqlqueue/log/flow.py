@@ -9,22 +9,23 @@ from sqlqueue.core.flow import OPTIONS, Flow, checked_flow, stored
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.core.partition.ref import GroupTopic
 from sqlqueue.database import retries
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import ConsumerGroup
 
 
-def declare(alias: str, flows: Mapping[GroupTopic, Flow]) -> None:
+def declare(log: Log, flows: Mapping[GroupTopic, Flow]) -> None:
     """Store what consumers' options say of their groups, where it is not stored yet: the process that has started last
     decides. One statement if there is nothing to store."""
-    rows = ConsumerGroup.objects.using(alias).filter(topic__in={topic for _group, topic in flows})
+    rows = ConsumerGroup.objects.using(log.alias).filter(topic__in={topic for _group, topic in flows})
     for pk, group, topic, present in rows.values_list("pk", "consumer_group", "topic", "flow"):
         flow = flows.get((group, topic))
         if flow is not None and stored(flow) != (present or ""):
             change = rows.filter(pk=pk)
-            retries.run(alias, change.update, flow=stored(flow) or None)
+            retries.run(log, change.update, flow=stored(flow) or None)
 
 
-def override(alias: str, group: str, topic: str, values: Mapping[str, Any]) -> bool:
+def override(log: Log, group: str, topic: str, values: Mapping[str, Any]) -> bool:
     """Let exactly these options of a group be what is given, whatever its consumers' options say; {} takes every
     override back. Consumers follow within a second. Return whether anything has changed.
 
@@ -38,11 +39,11 @@ def override(alias: str, group: str, topic: str, values: Mapping[str, Any]) -> b
     if problems:
         raise ConfigurationError("; ".join(problems))
     text = stored(flow, [name for name in values if values[name] is None]) or None
-    return retries.run(alias, _override, alias, group, topic, text)
+    return retries.run(log, _override, log, group, topic, text)
 
 
-def _override(alias: str, group: str, topic: str, text: str | None) -> bool:
-    rows = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group)
+def _override(log: Log, group: str, topic: str, text: str | None) -> bool:
+    rows = ConsumerGroup.objects.using(log.alias).filter(topic=topic, consumer_group=group)
     row = rows.select_for_update().first()
     if row is None:
         raise ConfigurationError(f"there is no group {group!r} in topic {topic!r}")

@@ -13,8 +13,8 @@ from sqlqueue.core.keys import GROUP_LENGTH, checked_name
 from sqlqueue.database import retries
 from sqlqueue.database.dialects.base import marks_of
 from sqlqueue.database.horizon import Horizon, on_one_server
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.database.statements import execute
 from sqlqueue.log import acked_marks, batch_recounts, layouts
 from sqlqueue.log.succession import give_leases, leased
 from sqlqueue.log.topics import topic_info
@@ -48,7 +48,7 @@ class Served(NamedTuple):
     altered: bool = False
 
 
-def served(alias: str, group_topics: Collection[tuple[str, str]]) -> dict[tuple[str, str], Served]:
+def served(log: Log, group_topics: Collection[tuple[str, str]]) -> dict[tuple[str, str], Served]:
     """Return the options of these (group, topic), without those whose group or topic is not registered. One
     statement."""
     if not group_topics:
@@ -75,110 +75,110 @@ def served(alias: str, group_topics: Collection[tuple[str, str]]) -> dict[tuple[
             declared,
             overrides,
             altered,
-        ) in execute(alias, text, (*groups, *topics)).fetchall()
+        ) in log.execute(text, (*groups, *topics)).fetchall()
     }
 
 
-def lock_topic(alias: str, topic: str) -> Topic:
+def lock_topic(log: Log, topic: str) -> Topic:
     """Lock a topic's row until the transaction ends: registration, moves, removal and collection wait for each
     other."""
-    return Topic.objects.using(alias).select_for_update().get(name=topic)
+    return Topic.objects.using(log.alias).select_for_update().get(name=topic)
 
 
-def register(alias: str, group: str, topic: str, start: str = EARLIEST, horizon: Horizon | None = None) -> bool:
+def register(log: Log, group: str, topic: str, start: str = EARLIEST, horizon: Horizon | None = None) -> bool:
     """Register a group for a topic, unless it is; return whether it is new.
 
     start: "earliest", everything that the log still holds; "latest", what is published from now on. It is fixed at
     registration, for the whole log. With "latest" it waits for a finished probe of the gate.
     """
-    if ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).exists():
+    if ConsumerGroup.objects.using(log.alias).filter(topic=topic, consumer_group=group).exists():
         return False
     if start != LATEST:
-        return register_at(alias, group, topic, 0)
-    with on_one_server(alias) as server:
-        known = horizon or Horizon(alias, server)
-        return register_at(alias, group, topic, known.wait(), known.server)
+        return register_at(log, group, topic, 0)
+    with on_one_server(log) as server:
+        known = horizon or Horizon(log, server)
+        return register_at(log, group, topic, known.wait(), known.server)
 
 
-def register_at(alias: str, group: str, topic: str, offset: int, server: ServerIdentity | None = None) -> bool:
+def register_at(log: Log, group: str, topic: str, offset: int, server: ServerIdentity | None = None) -> bool:
     """Register a group that begins behind an offset, which must not be above the horizon, unless it is registered.
 
     server: whose horizon that is. Raises ServerChanged or SessionReplaced if it is another one, or may be.
     """
     checked_name(group, "group", GROUP_LENGTH)
-    topic_info(alias, topic)  # which creates it
-    return retries.run(alias, _register, alias, group, topic, offset, server)
+    topic_info(log, topic)  # which creates it
+    return retries.run(log, _register, log, group, topic, offset, server)
 
 
-def registered(alias: str, topics: Collection[str]) -> set[tuple[str, str]]:
+def registered(log: Log, topics: Collection[str]) -> set[tuple[str, str]]:
     """Return every registered (group, topic) of these topics."""
-    rows = ConsumerGroup.objects.using(alias).filter(topic__in=list(topics))
+    rows = ConsumerGroup.objects.using(log.alias).filter(topic__in=list(topics))
     return set(rows.values_list("consumer_group", "topic"))
 
 
-def _register(alias: str, group: str, topic: str, offset: int, server: ServerIdentity | None) -> bool:
-    locked = lock_topic(alias, topic)
-    found, created = ConsumerGroup.objects.using(alias).get_or_create(
+def _register(log: Log, group: str, topic: str, offset: int, server: ServerIdentity | None) -> bool:
+    locked = lock_topic(log, topic)
+    found, created = ConsumerGroup.objects.using(log.alias).get_or_create(
         topic=topic, consumer_group=group, defaults={"start": offset}
     )
     if created:
-        acked_marks.forget_above(alias, topic, offset)
-    give_leases(alias, found, locked)
+        acked_marks.forget_above(log, topic, offset)
+    give_leases(log, found, locked)
     if server is not None:
         server.confirm()
     return created
 
 
-def start_epochs(alias: str, group: str, topic: str) -> bool:
+def start_epochs(log: Log, group: str, topic: str) -> bool:
     """Give a group the leases that it has not of the topic's epochs, and let it start those partitions that it may;
     return whether any lease has become free."""
-    return retries.run(alias, _start_epochs, alias, group, topic)
+    return retries.run(log, _start_epochs, log, group, topic)
 
 
-def start_all(alias: str, topic: str) -> None:
+def start_all(log: Log, topic: str) -> None:
     """Do so for every group of a topic: also for those that no process serves, so that what waits for them is seen."""
-    groups = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
+    groups = ConsumerGroup.objects.using(log.alias).filter(topic=topic).order_by("consumer_group")
     for group in groups.values_list("consumer_group", flat=True):
-        if leased(alias, group, topic).more:
-            start_epochs(alias, group, topic)
+        if leased(log, group, topic).more:
+            start_epochs(log, group, topic)
 
 
-def _start_epochs(alias: str, group: str, topic: str) -> bool:
-    locked = lock_topic(alias, topic)
-    registered = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).first()
-    return registered is not None and give_leases(alias, registered, locked)
+def _start_epochs(log: Log, group: str, topic: str) -> bool:
+    locked = lock_topic(log, topic)
+    registered = ConsumerGroup.objects.using(log.alias).filter(topic=topic, consumer_group=group).first()
+    return registered is not None and give_leases(log, registered, locked)
 
 
-def remove(alias: str, group: str, topic: str) -> bool:
+def remove(log: Log, group: str, topic: str) -> bool:
     """Remove a group from a topic, with its offsets and delivery states; return whether there was one.
 
     Its leases stay, each with a greater token: tokens never return, so a present owner is never taken for an owner in a
     later group of the same name.
     """
-    return retries.run(alias, _remove, alias, group, topic)
+    return retries.run(log, _remove, log, group, topic)
 
 
-def _remove(alias: str, group: str, topic: str) -> bool:
-    lock_topic(alias, topic)
-    revoke(alias, group, topic)
-    Offset.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
-    DeliveryState.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
-    BlockedRange.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
-    LimitShare.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
-    batch_recounts.forget_group(alias, group, topic)
-    deleted, _ = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).delete()
+def _remove(log: Log, group: str, topic: str) -> bool:
+    lock_topic(log, topic)
+    revoke(log, group, topic)
+    Offset.objects.using(log.alias).filter(topic=topic, consumer_group=group).delete()
+    DeliveryState.objects.using(log.alias).filter(topic=topic, consumer_group=group).delete()
+    BlockedRange.objects.using(log.alias).filter(topic=topic, consumer_group=group).delete()
+    LimitShare.objects.using(log.alias).filter(topic=topic, consumer_group=group).delete()
+    batch_recounts.forget_group(log, group, topic)
+    deleted, _ = ConsumerGroup.objects.using(log.alias).filter(topic=topic, consumer_group=group).delete()
     return bool(deleted)
 
 
-def revoke(alias: str, group: str, topic: str, partition: int | None = None, *, falls: bool = True) -> None:
+def revoke(log: Log, group: str, topic: str, partition: int | None = None, *, falls: bool = True) -> None:
     """Take the leases of a group from their holders, with tokens + 1: a former holder can settle nothing any more. In
     the caller's transaction, which has locked the topic.
 
     partition: those of this one, and with `falls`, which says that its watermark may fall, those of all later epochs.
     Leases of later epochs wait from then on until the group may start them again (succession).
     """
-    leases = PartitionLease.objects.using(alias).filter(topic=topic, consumer_group=group)
-    offsets = Offset.objects.using(alias).filter(topic=topic, consumer_group=group)
+    leases = PartitionLease.objects.using(log.alias).filter(topic=topic, consumer_group=group)
+    offsets = Offset.objects.using(log.alias).filter(topic=topic, consumer_group=group)
     if partition is not None:
         wanted = Q(partition=partition)
         if falls:
@@ -187,7 +187,7 @@ def revoke(alias: str, group: str, topic: str, partition: int | None = None, *, 
     # Leases before offsets, in the order of their partitions, as acquiring does it: no deadlock by order. And before
     # the first plain read: no snapshot is older than the locks.
     found = dict(leases.select_for_update().order_by("partition").values_list("id", "partition"))
-    epochs = layouts.epochs(alias, topic)
+    epochs = layouts.epochs(log, topic)
     if partition is not None:
         behind = [epoch for epoch in epochs if epoch.base > partition] if falls else []
         kept = {partition, *numbers_of(behind)}

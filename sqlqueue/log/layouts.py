@@ -6,7 +6,7 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 
 from sqlqueue.core.epochs import Epoch, numbers_of
-from sqlqueue.database.statements import execute
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import Layout, Topic
 
@@ -20,10 +20,10 @@ EPOCHS = """
 """
 
 
-def epochs(alias: str, topic: str, *, retired: bool = False) -> tuple[Epoch, ...]:
+def epochs(log: Log, topic: str, *, retired: bool = False) -> tuple[Epoch, ...]:
     """Return the epochs of a topic that are not retired, oldest first: the last one is open, or about to be. retired:
     also those that are. Raises ConfigurationError if there is no such topic."""
-    rows = sorted(execute(alias, EPOCHS, (topic, topic)).fetchall(), key=lambda row: row[0])
+    rows = sorted(log.execute(EPOCHS, (topic, topic)).fetchall(), key=lambda row: row[0])
     if not rows:
         raise ConfigurationError(f"there is no topic {topic!r}")
     return tuple(
@@ -33,15 +33,15 @@ def epochs(alias: str, topic: str, *, retired: bool = False) -> tuple[Epoch, ...
     )
 
 
-def numbers(alias: str, topic: str) -> list[int]:
+def numbers(log: Log, topic: str) -> list[int]:
     """Return the numbers of the partitions in which the topic can have messages: of all epochs that are not retired.
     Raises ConfigurationError if there is no such topic."""
-    return numbers_of(epochs(alias, topic))
+    return numbers_of(epochs(log, topic))
 
 
-def altered(alias: str) -> set[str]:
+def altered(log: Log) -> set[str]:
     """Return the topics that have had several epochs."""
-    return set(Layout.objects.using(alias).filter(base__gt=0).values_list("topic", flat=True).distinct())
+    return set(Layout.objects.using(log.alias).filter(base__gt=0).values_list("topic", flat=True).distinct())
 
 
 def with_present(topics: QuerySet[Topic]) -> QuerySet[Topic]:

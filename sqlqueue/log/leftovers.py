@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sqlqueue.conf import settings
 from sqlqueue.core.bounds import DAY
 from sqlqueue.database import retries
-from sqlqueue.database.statements import execute
+from sqlqueue.database.log import Log
 from sqlqueue.log.deleting import CHUNK, delete, lock_free
 
 BATCH = 1_000
@@ -21,51 +21,51 @@ MOST_BATCHES = 100  # of receipts, results or progress in one collection
 OLDEST_RECEIPTS = "SELECT id, finished_at <= {earlier} FROM sqlqueue_receipt ORDER BY id LIMIT %s"  # the primary key
 
 
-def results(alias: str) -> int:
+def results(log: Log) -> int:
     """Delete results that have expired; return how many."""
-    return _collect_old(alias, "sqlqueue_result", EXPIRED_RESULTS)
+    return _collect_old(log, "sqlqueue_result", EXPIRED_RESULTS)
 
 
-def others(alias: str) -> None:
+def others(log: Log) -> None:
     """Delete collected messages that are kept no longer, and progress whose handler was killed."""
-    _collect_old(alias, "sqlqueue_collected_message", KEPT_LONG_ENOUGH)
-    _collect_old(alias, "sqlqueue_progress", LEFT_PROGRESS, round(PROGRESS_LASTS * 1_000_000))
+    _collect_old(log, "sqlqueue_collected_message", KEPT_LONG_ENOUGH)
+    _collect_old(log, "sqlqueue_progress", LEFT_PROGRESS, round(PROGRESS_LASTS * 1_000_000))
 
 
-def _collect_old(alias: str, table: str, oldest: str, *values: int) -> int:
+def _collect_old(log: Log, table: str, oldest: str, *values: int) -> int:
     """Delete, in bounded batches, the rows that a statement names; return how many. Rows that another transaction has
     locked stay: a settle may be storing a result anew."""
     total = 0
     for _ in range(MOST_BATCHES):
-        found = [id for (id,) in execute(alias, oldest, (*values, BATCH)).fetchall()]
-        deleted = retries.run(alias, _delete_old, alias, table, oldest, values, found) if found else 0
+        found = [id for (id,) in log.execute(oldest, (*values, BATCH)).fetchall()]
+        deleted = retries.run(log, _delete_old, log, table, oldest, values, found) if found else 0
         total += deleted
         if deleted < BATCH:
             break
     return total
 
 
-def _delete_old(alias: str, table: str, oldest: str, values: Sequence[int], found: Sequence[int]) -> int:
+def _delete_old(log: Log, table: str, oldest: str, values: Sequence[int], found: Sequence[int]) -> int:
     """Delete those of the found rows that are still old, once they are locked; return how many."""
     total = 0
     for start in range(0, len(found), CHUNK):
-        free = lock_free(alias, found[start : start + CHUNK], table, "id")
+        free = lock_free(log, found[start : start + CHUNK], table, "id")
         if free:
             still = oldest.replace("WHERE", f"WHERE id IN ({', '.join(['%s'] * len(free))}) AND")
-            old = [id for (id,) in execute(alias, still, (*free, *values, CHUNK)).fetchall()]
-            delete(alias, table, "id", old)
+            old = [id for (id,) in log.execute(still, (*free, *values, CHUNK)).fetchall()]
+            delete(log, table, "id", old)
             total += len(old)
     return total
 
 
-def receipts(alias: str) -> int:
+def receipts(log: Log) -> int:
     """Delete receipts whose retention is over; return how many."""
     age = round(settings.RECEIPT_RETENTION * 1_000_000)
     total = 0
     for _ in range(MOST_BATCHES):
-        released = [id for id, old_enough in execute(alias, OLDEST_RECEIPTS, (age, BATCH)).fetchall() if old_enough]
+        released = [id for id, old_enough in log.execute(OLDEST_RECEIPTS, (age, BATCH)).fetchall() if old_enough]
         if released:
-            retries.run(alias, delete, alias, "sqlqueue_receipt", "id", released)
+            retries.run(log, delete, log, "sqlqueue_receipt", "id", released)
         total += len(released)
         if len(released) < BATCH:
             break

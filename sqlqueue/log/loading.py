@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import FetchedMessage, StoredRow
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.database.statements import dialect
 from sqlqueue.log.portions import COLUMNS, MESSAGE, light, message_of, portions, withheld, withholding
 from sqlqueue.log.proof import select
 
@@ -44,7 +44,7 @@ class Asked(NamedTuple):
 
 
 def gather(
-    alias: str, asked: Sequence[Asked], server: ServerIdentity | None = None
+    log: Log, asked: Sequence[Asked], server: ServerIdentity | None = None
 ) -> list[tuple[dict[int, tuple[StoredRow | None, FetchedMessage]], int]]:
     """Return for each that was asked the messages, each with its delivery-state row, if it has one; and how many of the
     offsets were looked at. Messages that are no longer in the log are left out."""
@@ -52,14 +52,14 @@ def gather(
     for indexes in _together(asked):
         some = [asked[index] for index in indexes]
         offsets = [offset for one in some for offset in one.offsets]
-        text, marks = _text(alias, GATHER, len(offsets))
+        text, marks = _text(log, GATHER, len(offsets))
         most = min(light(one.size, len(one.offsets)) for one in some)
         values = (*[most] * marks, some[0].ref.group, *offsets)
-        rows, moment = select(alias, text, values, server, 4 + MESSAGE, 4), time.monotonic()
+        rows, moment = select(log, text, values, server, 4 + MESSAGE, 4), time.monotonic()
         states = {row[4]: row[:4] for row in rows}
         found = {row[4]: message_of(row[4:], moment) for row in rows}
         for index, one in zip(indexes, some):
-            messages, count = _portion(alias, found, one, server)
+            messages, count = _portion(log, found, one, server)
             rows_of = {offset: (_state(states[offset], message), message) for offset, message in messages.items()}
             result[index] = rows_of, count
     return result
@@ -74,7 +74,7 @@ def _state(values: Sequence[Any], message: FetchedMessage) -> StoredRow | None:
 
 
 def load(
-    alias: str, asked: Sequence[Asked], server: ServerIdentity | None = None
+    log: Log, asked: Sequence[Asked], server: ServerIdentity | None = None
 ) -> list[tuple[dict[int, tuple[StoredRow, FetchedMessage | None]], int]]:
     """Return for each that was asked the delivery-state rows, with their messages (None: no longer in the log); and how
     many of the offsets were looked at."""
@@ -84,16 +84,16 @@ def load(
         texts: list[str] = []
         values: list[object] = []
         for ref, offsets, size in some:
-            text, marks = _text(alias, LOAD, len(offsets))
+            text, marks = _text(log, LOAD, len(offsets))
             texts.append(text)
             stream = (ref.topic, ref.group, ref.partition, ref.priority)
             values += (*[light(size, len(offsets))] * marks, *stream, *offsets)
-        rows = select(alias, " UNION ALL ".join(texts), values, server, 5 + MESSAGE, 0)
+        rows = select(log, " UNION ALL ".join(texts), values, server, 5 + MESSAGE, 0)
         moment = time.monotonic()
         states = {row[0]: row for row in rows}
         found = {row[0]: message_of(row[5:], moment) for row in rows if row[5] is not None}
         for index, one in zip(indexes, some):
-            messages, count = _portion(alias, found, one, server)
+            messages, count = _portion(log, found, one, server)
             rows_of: dict[int, tuple[StoredRow, FetchedMessage | None]] = {}
             for offset in one.offsets[:count]:
                 if (state := states.get(offset)) is not None:
@@ -122,16 +122,16 @@ def _together(asked: Sequence[Asked]) -> Iterator[list[int]]:
         yield some
 
 
-def _text(alias: str, text: str, offsets: int) -> tuple[str, int]:
+def _text(log: Log, text: str, offsets: int) -> tuple[str, int]:
     """Return a statement for so many offsets, and how many parameters its columns have, which come first."""
-    syntax = dialect(alias)
+    syntax = log.dialect
     columns = withholding(syntax, COLUMNS, "m.")
     text = text.replace("{columns}", columns).replace("{remaining}", syntax.remaining("s.invisible_until"))
     return text.replace("{marks}", ", ".join(["%s"] * offsets)), columns.count("%s")
 
 
 def _portion(
-    alias: str, messages: Mapping[int, FetchedMessage], asked: Asked, server: ServerIdentity | None
+    log: Log, messages: Mapping[int, FetchedMessage], asked: Asked, server: ServerIdentity | None
 ) -> tuple[Mapping[int, FetchedMessage], int]:
     """Return those of the messages that were asked for at the first offsets that fit, whole, and how many offsets these
     are."""
@@ -139,7 +139,7 @@ def _portion(
     found = [messages[offset] for offset in offsets if offset in messages]
     if not withheld(found):
         return {message.offset: message for message in found}, len(offsets)
-    (portion,) = portions(alias, [(found, size)], server)
+    (portion,) = portions(log, [(found, size)], server)
     taken = {message.offset: message for message in portion.messages}
     if not portion.cut:
         return taken, len(offsets)

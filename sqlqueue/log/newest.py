@@ -6,8 +6,8 @@ import time
 from typing import NamedTuple
 
 from sqlqueue.core.settle_plan import FetchedMessage
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.database.statements import dialect
 from sqlqueue.log.portions import LEFT, MESSAGE, message_of, withholding
 from sqlqueue.log.proof import select
 
@@ -34,16 +34,16 @@ class Newest(NamedTuple):
     due_in: float | None
 
 
-def read_newest(alias: str, above: int, most: int, server: ServerIdentity | None = None) -> Newest:
+def read_newest(log: Log, above: int, most: int, server: ServerIdentity | None = None) -> Newest:
     """Return the lowest messages above an offset, `most` of them at most.
 
     server: whose answer is wanted. Raises ServerChanged or SessionReplaced if another one has answered, or may have.
     """
-    syntax = dialect(alias)
+    syntax = log.dialect
     columns = withholding(syntax)
     text = NEWEST.replace("{columns}", columns).replace("{due_in}", syntax.remaining("due_at"))
     values = (*[HEAVY] * columns.count("%s"), above, most)
-    rows, moment = select(alias, text, values, server, DUE_IN + 1, 0), time.monotonic()
+    rows, moment = select(log, text, values, server, DUE_IN + 1, 0), time.monotonic()
     messages: dict[tuple[str, int, int], list[FetchedMessage]] = {}
     new = tuple.__new__
     for row in rows:

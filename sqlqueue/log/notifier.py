@@ -13,11 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 
-from django.db import connections, transaction
-
 from sqlqueue.conf import settings
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database.insert_sql import LogRow
+from sqlqueue.database.log import Log
 from sqlqueue.log import wake_ups
 
 logger = logging.getLogger("sqlqueue")
@@ -30,25 +29,25 @@ _lock = threading.Lock()
 _notified_at: dict[Hashable, float] = {}  # by alias, or by alias, topic and partition
 
 
-def notify_after_commit(alias: str, rows: Sequence[LogRow] = ()) -> None:
+def notify_after_commit(log: Log, rows: Sequence[LogRow] = ()) -> None:
     """Notify once the caller's transaction has committed; at once if there is none. rows: the messages that were added,
     if nothing else is to be seen: among many consumers only those that have their partitions are woken."""
-    partitions, connection = wake_ups.partitions_of(alias, rows), connections[alias]
+    partitions, connection = wake_ups.partitions_of(log, rows), log.connection
     if not connection.in_atomic_block:
-        notify(alias, partitions)
+        notify(log, partitions)
         return
     for _, hook, *_ in connection.run_on_commit[-3:]:
-        if isinstance(hook, _Notification) and hook.notifies == alias:
+        if isinstance(hook, _Notification) and hook.notifies == log:
             hook.add(partitions)
             return
-    transaction.on_commit(_Notification(alias, partitions), using=alias, robust=True)
+    log.on_commit(_Notification(log, partitions), robust=True)
 
 
 class _Notification:
     """A commit hook that can be recognised, so that a transaction that publishes often notifies once."""
 
-    def __init__(self, alias: str, partitions: frozenset[wake_ups.TopicPartition] | None):
-        self.notifies, self._partitions = alias, partitions
+    def __init__(self, log: Log, partitions: frozenset[wake_ups.TopicPartition] | None):
+        self.notifies, self._partitions = log, partitions
 
     def add(self, partitions: frozenset[wake_ups.TopicPartition] | None) -> None:
         """Notify of what is there, too."""
@@ -58,7 +57,7 @@ class _Notification:
         notify(self.notifies, self._partitions)
 
 
-def notify(alias: str, partitions: frozenset[wake_ups.TopicPartition] | None = None) -> None:
+def notify(log: Log, partitions: frozenset[wake_ups.TopicPartition] | None = None) -> None:
     """Wake the consumers of this database that have these partitions (None: all of them), and those in this process."""
     for listener in _listeners:
         listener()
@@ -66,10 +65,10 @@ def notify(alias: str, partitions: frozenset[wake_ups.TopicPartition] | None = N
         return
     now = time.monotonic()
     if partitions is None:
-        if not _quiet(alias, now):
-            wake_ups.wake(alias)
-    elif loud := [one for one in partitions if not _quiet((alias, *one), now)]:
-        wake_ups.wake(alias, loud)
+        if not _quiet(log, now):
+            wake_ups.wake(log)
+    elif loud := [one for one in partitions if not _quiet((log, *one), now)]:
+        wake_ups.wake(log, loud)
 
 
 def _quiet(of: Hashable, now: float) -> bool:

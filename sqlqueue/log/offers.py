@@ -12,8 +12,8 @@ from sqlqueue.core.unique_for import checked_unique_for
 from sqlqueue.database.clock import EPOCH
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.limits import check_row, is_light
+from sqlqueue.database.log import Log
 from sqlqueue.database.scheduling import Due
-from sqlqueue.database.statements import dialect
 from sqlqueue.database.validation import TopicInfo, log_row
 from sqlqueue.exceptions import LONGEST_DELAY, InvalidMessage, lifetime, seconds
 from sqlqueue.log.conflicts import Offer
@@ -24,23 +24,23 @@ from sqlqueue.payloads.versions import with_own
 CHOICES = get_args(OnConflict)
 BYTES = (bytes, bytearray, memoryview)
 
-_makers: dict[tuple[str, str], OfferMaker] = {}
+_makers: dict[tuple[Log, str], OfferMaker] = {}
 
 
-def offer_maker(alias: str, info: TopicInfo) -> OfferMaker:
+def offer_maker(log: Log, info: TopicInfo) -> OfferMaker:
     """Return what makes offers to a topic; it is remembered, until the settings are read again, or the topic."""
-    found = _makers.get((alias, info.name))
+    found = _makers.get((log, info.name))
     if found is None or found.info is not info or found.reading is not settings.reading:
-        found = _makers[alias, info.name] = OfferMaker(alias, info)
+        found = _makers[log, info.name] = OfferMaker(log, info)
     return found
 
 
 class OfferMaker:
     """Makes offers of the messages to one topic: what holds for all of them is looked up once."""
 
-    def __init__(self, alias: str, info: TopicInfo):
+    def __init__(self, log: Log, info: TopicInfo):
         self.info, self.reading = info, settings.reading
-        self._alias, self._dialect = alias, dialect(alias)
+        self._log, self._dialect = log, log.dialect
         self._kind, self._version = published_as(info.name)
         self._unique_for = settings.topic(info.name).unique_for if settings.names(info.name) else None
         self._most_bytes = settings.MAX_PAYLOAD_BYTES
@@ -111,7 +111,7 @@ class OfferMaker:
         row = log_row(self._dialect, self.info, message, payload, text)
         if body is not None or message.expires is not None:
             row = row._replace(body=body, expires=checked_expires(message.expires, message.at))
-        check_row(self._alias, row, self._most_bytes)
+        check_row(self._log, row, self._most_bytes)
         return row
 
 

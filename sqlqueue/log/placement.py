@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from django.db import Error, connections
+from django.db import Error
 
 from sqlqueue.conf import settings
 from sqlqueue.core.databases import database_of
 from sqlqueue.core.keys import did_you_mean, new_id
 from sqlqueue.database import retries
+from sqlqueue.database.log import Log, all_logs, current_log, logs_of
 from sqlqueue.database.transactions import in_callers_transaction
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 
@@ -21,16 +22,16 @@ T = TypeVar("T")
 
 
 class Destination(NamedTuple):
-    """Where a message goes: the alias of its database, and that of the caller's transaction whose database relays it;
-    "" if it enters its log at once."""
+    """Where a message goes: its log, and that of the caller's transaction, which relays it; None if it enters
+    its log at once."""
 
-    alias: str
-    relay: str = ""
+    log: Log
+    relay: Log | None = None
 
 
-def open_logs() -> list[str]:
-    """Return the aliases of the logs on which the caller has a transaction open."""
-    return [alias for alias in settings.aliases if in_callers_transaction(connections[alias])]
+def open_logs() -> list[Log]:
+    """Return the logs on which the caller has a transaction open."""
+    return [log for log in all_logs() if in_callers_transaction(log.connection)]
 
 
 def destination(topic: str, key: str, id: str | None, relay: bool) -> Destination:
@@ -45,113 +46,118 @@ def destination(topic: str, key: str, id: str | None, relay: bool) -> Destinatio
 
 def chooser(topic: str, relay: bool) -> Callable[[str, str | None], Destination]:
     """Return what `destination` does for messages of one topic, by key and id."""
-    databases, opened = settings.databases_of(topic), open_logs()
+    logs, opened = logs_of(topic), open_logs()
 
     def choose(key: str, id: str | None) -> Destination:
-        alias = _database(databases, key, id, opened)
-        if opened and alias not in opened:
-            _refuse_transaction(topic, key, alias, opened, relay)
-            return Destination(alias, opened[0])
-        return Destination(alias)
+        log = _log(logs, key, id, opened)
+        if opened and log not in opened:
+            _refuse_transaction(topic, key, log, opened, relay)
+            return Destination(log, opened[0])
+        return Destination(log)
 
     return choose
 
 
-def destination_on_commit(topic: str, key: str, id: str | None) -> tuple[str, str]:
-    """Return the alias of the database that a message goes to, and of the one after whose commit. Raises InvalidMessage
+def destination_on_commit(topic: str, key: str, id: str | None) -> tuple[Log, Log]:
+    """Return the log that a message goes to, and the one after whose commit. Raises InvalidMessage
     if it cannot be told which transaction is meant."""
     opened = open_logs()
-    alias = _database(settings.databases_of(topic), key, id, opened)
-    if not opened or alias in opened:
-        return alias, alias
+    log = _log(logs_of(topic), key, id, opened)
+    if not opened or log in opened:
+        return log, log
     if len(opened) > 1:
         raise InvalidMessage(
-            f"transactions are open on {_told(opened)}, and the message of topic {topic!r} goes to {alias!r}: say which"
-            " commit is meant with transaction.on_commit(…, using=…)"
+            f"transactions are open on {_told(opened)}, and the message of topic {topic!r} goes to {log.alias!r}: say"
+            " which commit is meant with transaction.on_commit(…, using=…)"
         )
-    return alias, opened[0]
+    return log, opened[0]
 
 
-def _refuse_transaction(topic: str, key: str, alias: str, opened: list[str], relay: bool) -> None:
+def _refuse_transaction(topic: str, key: str, log: Log, opened: list[Log], relay: bool) -> None:
     what = f"key {key!r}" if key else "this message"
     if not relay:
         raise InvalidMessage(
-            f"{what} of topic {topic!r} belongs on database {alias!r}, and the open transaction is on {_told(opened)}:"
-            " they would not commit together. Use publish_on_commit, or relay=True, which commits with the transaction"
-            " and moves the message to its database afterwards, once"
+            f"{what} of topic {topic!r} belongs on database {log.alias!r}, and the open transaction is on"
+            f" {_told(opened)}: they would not commit together. Use publish_on_commit, or relay=True, which commits"
+            " with the transaction and moves the message to its database afterwards, once"
         )
     if len(opened) > 1:
         raise InvalidMessage(
-            f"{what} of topic {topic!r} belongs on database {alias!r}, and transactions are open on {_told(opened)}:"
-            " relay=True needs one of them only, with which it commits"
+            f"{what} of topic {topic!r} belongs on database {log.alias!r}, and transactions are open on"
+            f" {_told(opened)}: relay=True needs one of them only, with which it commits"
         )
 
 
-def _database(databases: Sequence[str], key: str, id: str | None, opened: Sequence[str]) -> str:
+def _log(logs: Sequence[Log], key: str, id: str | None, opened: Sequence[Log]) -> Log:
     text = key or id
     if isinstance(text, str) and text:  # what is no string is refused with the message
-        return database_of(text, databases)
-    return next((alias for alias in opened if alias in databases), None) or database_of(new_id(), databases)
+        return log_of(text, logs)
+    return next((log for log in opened if log in logs), None) or log_of(new_id(), logs)
 
 
-def _told(aliases: Iterable[str]) -> str:
-    return " and ".join(map(repr, aliases))
+def log_of(text: str, logs: Sequence[Log]) -> Log:
+    """Return the one of these logs that a key belongs to, or a keyless message's id."""
+    return logs[0] if len(logs) == 1 else Log.of(database_of(text, [log.alias for log in logs]))
+
+
+def _told(logs: Iterable[Log]) -> str:
+    return " and ".join(repr(log.alias) for log in logs)
 
 
 def first_found(
-    look: Callable[[str], T | None], topic: str, key: str, id: str, afterwards: Callable[[str], T | None] | None = None
+    look: Callable[[Log], T | None], topic: str, key: str, id: str, afterwards: Callable[[Log], T | None] | None = None
 ) -> T | None:
     """Look for a message in the log, or the schedule, of the databases where it can be, by their aliases, until one has
     something to say of it: it is on one at most. One that does not answer matters only if the message is not found on
     the others. afterwards: how to look at all of them once more if it is on none."""
     silent: Error | None = None
-    aliases = searched(topic, key, id)
-    for alias in aliases:
+    logs = searched(topic, key, id)
+    for log in logs:
         try:
-            if found := look(alias):
+            if found := look(log):
                 return found
         except Error as error:
-            if not settings.several or not retries.unreachable(alias, error):
+            if not settings.several or not retries.unreachable(log, error):
                 raise
             silent = error
     if silent is not None:
         raise silent
     if afterwards is None:
         return None
-    return next((found for alias in aliases if (found := afterwards(alias))), None)
+    return next((found for log in logs if (found := afterwards(log))), None)
 
 
-def searched(topic: str, key: str, id: str = "") -> list[str]:
-    """Return the aliases of the databases where a message of this topic, key and id can be, the likeliest first: one
+def searched(topic: str, key: str, id: str = "") -> list[Log]:
+    """Return the logs where a message of this topic, key and id can be, the likeliest first: one
     that has a key is on that of the key, and a keyless one may be where its publisher's transaction was."""
     if not settings.several:
-        return [settings.DATABASE]
-    databases = settings.databases_of(topic)
-    likely = database_of(key or id, databases)
-    return [likely, *(alias for alias in databases if alias != likely and not key)]
+        return [current_log()]
+    logs = logs_of(topic)
+    likely = log_of(key or id, logs)
+    return [likely, *(log for log in logs if log != likely and not key)]
 
 
-def worked_on(topic: str, database: str, offsets: Iterable[int] | None) -> list[str]:
-    """Return the aliases of the databases that an operation on a topic is about: the one that is named, or worked on;
+def worked_on(topic: str, database: str, offsets: Iterable[int] | None) -> list[Log]:
+    """Return the logs that an operation on a topic is about: the one that is named, or worked on;
     else those of the topic.
 
     Raises ConfigurationError for a database that has no log, and for offsets of a topic on several: an offset is one
     log's.
     """
     if database:
-        refuse_unknown(database)
-        return [database]
+        return [known_log(database)]
     if not settings.several or settings.is_at_database:
-        return [settings.DATABASE]
-    databases = settings.databases_of(topic)
-    if offsets is not None and len(databases) > 1:
+        return [current_log()]
+    logs = logs_of(topic)
+    if offsets is not None and len(logs) > 1:
         raise ConfigurationError(
-            f"topic {topic!r} is on {_told(databases)}, and an offset is one log's: say which with database=…"
+            f"topic {topic!r} is on {_told(logs)}, and an offset is one log's: say which with database=…"
         )
-    return list(databases)
+    return list(logs)
 
 
-def refuse_unknown(database: str) -> None:
-    """Raise ConfigurationError for an alias that is that of no log."""
+def known_log(database: str) -> Log:
+    """Return the log of an alias. Raises ConfigurationError for an alias that is that of no log."""
     if database not in settings.aliases:
         raise ConfigurationError(f"there is no log on {database!r}.{did_you_mean(database, settings.aliases)}")
+    return Log.of(database)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from sqlqueue.core.settle_plan import FetchedMessage
 from sqlqueue.database.dialects import Dialect
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.database.statements import dialect
 from sqlqueue.log.proof import select
 
 # Of a message, in the order of FetchedMessage.
@@ -81,14 +81,14 @@ def message_of(values: Sequence[Any], moment: float) -> FetchedMessage:
 
 
 def portions(
-    alias: str, found: Sequence[tuple[list[FetchedMessage], int | None]], server: ServerIdentity | None
+    log: Log, found: Sequence[tuple[list[FetchedMessage], int | None]], server: ServerIdentity | None
 ) -> list[Portion]:
     """Return what is read of each of these lists of messages, some of which a statement has withheld: as many as have
     so many bytes together, and one at least."""
-    sizes = _sizes(alias, found, server)
+    sizes = _sizes(log, found, server)
     taken = [list(_fitting(messages, size, sizes)) for messages, size in found]
     wanted = [one.offset for messages in taken for one in messages if one.payload is None]
-    loaded = load_whole(alias, wanted, server)
+    loaded = load_whole(log, wanted, server)
     result: list[Portion] = []
     for (messages, _), some in zip(found, taken):
         read = [loaded.get(one.offset, one) if one.payload is None else one for one in some]
@@ -98,7 +98,7 @@ def portions(
 
 
 def _sizes(
-    alias: str, found: Sequence[tuple[list[FetchedMessage], int | None]], server: ServerIdentity | None
+    log: Log, found: Sequence[tuple[list[FetchedMessage], int | None]], server: ServerIdentity | None
 ) -> dict[int, int]:
     """Return how heavy the first withheld ones of each list are."""
     asked: list[int] = []
@@ -106,7 +106,7 @@ def _sizes(
         asked += [one.offset for one in messages if one.payload is None][:SIZED_AT_ONCE]
     sizes: dict[int, int] = {}
     for some, marks in _some(asked):
-        rows = select(alias, SIZES.replace("{marks}", marks), some, server, 2, 0)
+        rows = select(log, SIZES.replace("{marks}", marks), some, server, 2, 0)
         sizes.update((offset, int(size)) for offset, size in rows)
     return sizes
 
@@ -127,21 +127,21 @@ def _fitting(messages: Sequence[FetchedMessage], size: int | None, sizes: dict[i
         yield message
 
 
-def load_whole(alias: str, offsets: Sequence[int], server: ServerIdentity | None) -> dict[int, FetchedMessage]:
+def load_whole(log: Log, offsets: Sequence[int], server: ServerIdentity | None) -> dict[int, FetchedMessage]:
     """Return the messages at these offsets that are still there."""
-    text = WHOLE.replace("{columns}", whole(dialect(alias)))
+    text = WHOLE.replace("{columns}", whole(log.dialect))
     result: dict[int, FetchedMessage] = {}
     for some, marks in _some(offsets):
-        rows, moment = select(alias, text.replace("{marks}", marks), some, server, MESSAGE, 0), time.monotonic()
+        rows, moment = select(log, text.replace("{marks}", marks), some, server, MESSAGE, 0), time.monotonic()
         result.update((row[0], message_of(row, moment)) for row in rows)
     return result
 
 
 def load_portions(
-    alias: str, asked: Sequence[tuple[Sequence[int], int | None]], server: ServerIdentity | None
+    log: Log, asked: Sequence[tuple[Sequence[int], int | None]], server: ServerIdentity | None
 ) -> list[Portion]:
     """Return the messages at each of these lists of ascending offsets, as many as have so many bytes together."""
-    columns = withholding(dialect(alias))
+    columns = withholding(log.dialect)
     text, marks_before = WHOLE.replace("{columns}", columns), columns.count("%s")
     offsets = [offset for some, _ in asked for offset in some]
     total = None if any(size is None for _, size in asked) else sum(size or 0 for _, size in asked)
@@ -149,11 +149,11 @@ def load_portions(
     found: dict[int, FetchedMessage] = {}
     for some, marks in _some(offsets):
         values = (*[most] * marks_before, *some)
-        rows, moment = select(alias, text.replace("{marks}", marks), values, server, MESSAGE, 0), time.monotonic()
+        rows, moment = select(log, text.replace("{marks}", marks), values, server, MESSAGE, 0), time.monotonic()
         found.update((row[0], message_of(row, moment)) for row in rows)
     lists = [([found[offset] for offset in some if offset in found], size) for some, size in asked]
     if any(withheld(messages) for messages, _ in lists):
-        taken = portions(alias, lists, server)
+        taken = portions(log, lists, server)
     else:
         taken = [Portion(messages, [], False) for messages, _ in lists]
     return [

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from sqlqueue.core.settle_plan import Attempt, SettlePlan
 from sqlqueue.database.chunks import insert_all
 from sqlqueue.database.clock import moment
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 
 COLUMNS = "topic, consumer_group, message_offset, done, total, note, updated_at, serial, fencing_token"
 ROW = "(%s, %s, %s, %s, %s, %s, {now}, %s, %s)"
@@ -55,11 +55,11 @@ class Progress:
     updated_at: datetime
 
 
-def store(alias: str, reported: Sequence[tuple[Attempt, Reported]]) -> None:
+def store(log: Log, reported: Sequence[tuple[Attempt, Reported]]) -> None:
     """Store the progress of attempts that this process makes. One statement for up to 500."""
     rows = [_values(attempt, one) for attempt, one in reported]
-    upsert = dialect(alias).upsert(KEY, UPDATES, OLDER)
-    insert_all(alias, f"sqlqueue_progress ({COLUMNS})", ROW, upsert, rows, CHUNK)
+    upsert = log.dialect.upsert(KEY, UPDATES, OLDER)
+    insert_all(log, f"sqlqueue_progress ({COLUMNS})", ROW, upsert, rows, CHUNK)
 
 
 def _values(attempt: Attempt, reported: Reported) -> tuple[object, ...]:
@@ -67,7 +67,7 @@ def _values(attempt: Attempt, reported: Reported) -> tuple[object, ...]:
     return (lease.ref.topic, lease.ref.group, attempt.offset, *reported, attempt.serial, lease.token)
 
 
-def delete_settled(alias: str, plans: Iterable[SettlePlan]) -> None:
+def delete_settled(log: Log, plans: Iterable[SettlePlan]) -> None:
     """Delete the stored progress of what plans settle, in the current transaction."""
     for plan in plans:
         if not plan.lease.stored_progress:
@@ -76,14 +76,14 @@ def delete_settled(alias: str, plans: Iterable[SettlePlan]) -> None:
         offsets = sorted(plan.lease.stored_progress & settled)
         for start in range(0, len(offsets), CHUNK):
             some = offsets[start : start + CHUNK]
-            text = dialect(alias).delete("sqlqueue_progress", "message_offset", len(some), ("consumer_group",))
-            execute(alias, text, (*some, plan.lease.ref.group))
+            text = log.dialect.delete("sqlqueue_progress", "message_offset", len(some), ("consumer_group",))
+            log.execute(text, (*some, plan.lease.ref.group))
 
 
-def present(alias: str, offset: int, partition: int, priority: int) -> dict[str, Progress]:
+def present(log: Log, offset: int, partition: int, priority: int) -> dict[str, Progress]:
     """Return the progress of a message in each group whose handler has reported some."""
-    text = PRESENT.replace("{updated}", dialect(alias).epoch("p.updated_at"))
-    rows = execute(alias, text, (offset, partition, priority)).fetchall()
+    text = PRESENT.replace("{updated}", log.dialect.epoch("p.updated_at"))
+    rows = log.execute(text, (offset, partition, priority)).fetchall()
     return {
         group: Progress(_number(done), None if total is None else _number(total), note, moment(updated))
         for group, done, total, note, updated in rows

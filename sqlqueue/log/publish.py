@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, get_args
 
-from django.db import connections, transaction
-
 from sqlqueue.conf import settings
 from sqlqueue.core.new_message import OPTIONS, NewMessage, OnConflict, PublishOptions
 from sqlqueue.core.unique_for import UniqueFor
 from sqlqueue.database import weight
 from sqlqueue.database.insert_sql import LogRow
+from sqlqueue.database.log import Log, current_log, home_log
 from sqlqueue.log import spread_publish
 from sqlqueue.log.adding import add_all, add_offer, add_row, notify_of
 from sqlqueue.log.conflicts import Offer
@@ -84,42 +83,42 @@ def publish(
 
 
 def publish_message(
-    topic: str, message: NewMessage, reply_kept: float | None = None, relay: bool = False, alias: str = ""
+    topic: str, message: NewMessage, reply_kept: float | None = None, relay: bool = False, log: Log | None = None
 ) -> Published:
     """Publish one message, as publish does. reply_kept: for how many seconds what comes of it is stored, for a caller
-    that waits for a reply; None if none does. alias: of the database that was chosen for it already."""
+    that waits for a reply; None if none does. log: the one that was chosen for it already."""
     sending = propagation.sending(topic)
     if sending is None:
-        return _publish(topic, message, message.headers, reply_kept, relay, alias)
+        return _publish(topic, message, message.headers, reply_kept, relay, log)
     with sending:
-        published = _publish(topic, message, sending.headers(message.headers), reply_kept, relay, alias)
+        published = _publish(topic, message, sending.headers(message.headers), reply_kept, relay, log)
         sending.sent(published.id)
     return published
 
 
 def _publish(
-    topic: str, message: NewMessage, headers: Any, reply_kept: float | None, relay: bool, alias: str
+    topic: str, message: NewMessage, headers: Any, reply_kept: float | None, relay: bool, log: Log | None
 ) -> Published:
-    if alias or not settings.several:
-        return _publish_at(alias or settings.DATABASE, topic, message, headers, reply_kept)
+    if log is not None or not settings.several:
+        return _publish_at(log or current_log(), topic, message, headers, reply_kept)
 
     to = destination(topic, message.key, message.id, relay)
     if to.relay:
         return spread_publish.relay_one(topic, message, headers, to)
-    return _publish_at(to.alias, topic, message, headers, reply_kept)
+    return _publish_at(to.log, topic, message, headers, reply_kept)
 
 
-def _publish_at(alias: str, topic: str, message: NewMessage, headers: Any, reply_kept: float | None) -> Published:
-    maker = offer_maker(alias, to_publish(alias, topic))
+def _publish_at(log: Log, topic: str, message: NewMessage, headers: Any, reply_kept: float | None) -> Published:
+    maker = offer_maker(log, to_publish(log, topic))
     row = maker.plain_row(message, headers) if reply_kept is None else None
     if row is not None:
-        published = Published(add_row(alias, row), row.id, CREATED, settings.label(alias))
+        published = Published(add_row(log, row), row.id, CREATED, log.label)
         announce(message_published, publish, topic=topic, count=1, database=published.database)
         return published
     offer = maker.offer(message, headers, reply_kept)
-    offset, id, status = add_offer(alias, offer)
-    database = settings.label(alias)
-    if status != IGNORED and notify_of(alias, [offer]):
+    offset, id, status = add_offer(log, offer)
+    database = log.label
+    if status != IGNORED and notify_of(log, [offer]):
         announce(message_published, publish, topic=topic, count=1, database=database)
     return Published(offset, id, status, database)
 
@@ -151,34 +150,34 @@ def _publish_many(
 ) -> PublishedMany:
     """traced: returns the headers to store for those of a message; None: the same."""
     if not settings.several:
-        return _publish_many_at(settings.DATABASE, topic, messages, traced)
+        return _publish_many_at(current_log(), topic, messages, traced)
 
     to = spread_publish.only_destination(topic, relay)
     if to is None or to.relay:
         return spread_publish.publish_many(topic, messages, traced, relay)
-    return _publish_many_at(to.alias, topic, messages, traced)
+    return _publish_many_at(to.log, topic, messages, traced)
 
 
 def _publish_many_at(
-    alias: str, topic: str, messages: Iterable[NewMessage | Any], traced: Callable[[Any], Any] | None
+    log: Log, topic: str, messages: Iterable[NewMessage | Any], traced: Callable[[Any], Any] | None
 ) -> PublishedMany:
-    checked = _checked(alias, topic, messages, traced)
+    checked = _checked(log, topic, messages, traced)
     if not isinstance(messages, Iterator):
-        statuses, ids, entered = add_all(alias, list(checked))
+        statuses, ids, entered = add_all(log, list(checked))
         published = PublishedMany(ids, statuses, *map(statuses.count, STATUSES))
     else:
-        entered, published = _publish_stream(alias, checked)
+        entered, published = _publish_stream(log, checked)
     if entered:
-        announce(message_published, publish_many, topic=topic, count=entered, database=settings.label(alias))
+        announce(message_published, publish_many, topic=topic, count=entered, database=log.label)
     return published
 
 
-def _publish_stream(alias: str, messages: Iterator[LogRow | Offer]) -> tuple[int, PublishedMany]:
+def _publish_stream(log: Log, messages: Iterator[LogRow | Offer]) -> tuple[int, PublishedMany]:
     entered = 0
     counts: Counter[Status] = Counter()
-    with transaction.atomic(using=alias):
+    with log.atomic():
         for some in weight.as_they_come(messages, MOST_AT_ONCE, weight.STATEMENT, _size):
-            statuses, _, of_these = add_all(alias, some)
+            statuses, _, of_these = add_all(log, some)
             counts.update(statuses)
             entered += of_these
     return entered, PublishedMany(None, None, *(counts[status] for status in STATUSES))
@@ -189,9 +188,9 @@ def _size(message: LogRow | Offer) -> int:
 
 
 def _checked(
-    alias: str, topic: str, messages: Iterable[NewMessage | Any], traced: Callable[[Any], Any] | None
+    log: Log, topic: str, messages: Iterable[NewMessage | Any], traced: Callable[[Any], Any] | None
 ) -> Iterator[LogRow | Offer]:
-    maker = offer_maker(alias, to_publish(alias, topic))
+    maker = offer_maker(log, to_publish(log, topic))
     plain_row = maker.plain_row
     for message in messages:
         new = message if isinstance(message, NewMessage) else NewMessage(message)
@@ -205,8 +204,8 @@ apublish_many = async_twin(publish_many)
 
 def check(topic: str, messages: Iterable[NewMessage | Any]) -> None:
     """Raise what publish_many would raise for these messages; publish none, and create no topic."""
-    alias = settings.home
-    offer = OfferMaker(alias, planned(alias, topic)).offer
+    log = home_log()
+    offer = OfferMaker(log, planned(log, topic)).offer
     for message in messages:
         new = message if isinstance(message, NewMessage) else NewMessage(message)
         offer(new, new.headers)
@@ -224,14 +223,14 @@ def publish_on_commit(topic: str, payload: Any, **options: Unpack[PublishOptions
     if unknown := set(options) - OPTIONS:
         raise TypeError(f"publish_on_commit has no option {sorted(unknown)[0]!r}")
     message = NewMessage(payload, **options)
-    alias = committed = settings.DATABASE
+    log = committed = current_log()
     if settings.several:
-        alias, committed = destination_on_commit(topic, message.key, message.id)
-        info = planned(alias, topic)
-        hook = propagation.bound(lambda: publish_message(topic, message, alias=alias))
+        log, committed = destination_on_commit(topic, message.key, message.id)
+        info = planned(log, topic)
+        hook = propagation.bound(lambda: publish_message(topic, message, log=log))
     else:
-        info = to_publish(alias, topic)
+        info = to_publish(log, topic)
         hook = propagation.bound(lambda: publish(topic, payload, **options))
     OfferMaker(committed, info).offer(message, message.headers)
     # An error would keep the caller's later hooks from running, after its commit: Django logs it instead.
-    transaction.on_commit(hook, using=committed, robust=connections[committed].in_atomic_block)
+    committed.on_commit(hook, robust=committed.connection.in_atomic_block)

@@ -22,8 +22,8 @@ from sqlqueue.database import clock, retries
 from sqlqueue.database.gate import insert_many
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.limits import check_row
+from sqlqueue.database.log import Log, all_logs, logs_of
 from sqlqueue.database.scheduling import Due
-from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log.conflicts import Offer, add_many
 from sqlqueue.log.notifier import notify_after_commit
@@ -50,8 +50,8 @@ class Position(NamedTuple):
 class Waiting(NamedTuple):
     """A message on its way, and the databases between which it is."""
 
-    source: str
-    target: str
+    source: Log
+    target: Log
     message: Message
     group: str
 
@@ -59,17 +59,17 @@ class Waiting(NamedTuple):
 # -- where it begins --------------------------------------------------------------------------------------------------
 
 
-def add(source: str, target: str, offers: Sequence[Offer]) -> None:
+def add(source: Log, target: Log, offers: Sequence[Offer]) -> None:
     """Let messages go their way to a database, in the caller's transaction.
 
     Raises InvalidMessage for what only their own database could answer."""
     rows = [_on_its_way(target, offer) for offer in offers]
-    topic_info(source, relay_topic(target))
+    topic_info(source, relay_topic(target.alias))
     insert_many(source, rows, may_repeat=False)
     notify_after_commit(source, rows)
 
 
-def _on_its_way(target: str, offer: Offer) -> LogRow:
+def _on_its_way(target: Log, offer: Offer) -> LogRow:
     row, delay, at = offer.message
     if offer.unique_for is not None:
         raise InvalidMessage(
@@ -84,7 +84,7 @@ def _on_its_way(target: str, offer: Offer) -> LogRow:
     due = None if at is None else at.isoformat()
     relayed = Relayed(row.topic, row.id, row.key, row.priority, row.target_group, due, delay, row.expires)
     return row._replace(
-        topic=relay_topic(target),
+        topic=relay_topic(target.alias),
         partition=PARTITION,
         priority=0,
         id=relay_id(row.topic, row.key, row.id),
@@ -97,7 +97,7 @@ def _on_its_way(target: str, offer: Offer) -> LogRow:
 # -- where it ends ----------------------------------------------------------------------------------------------------
 
 
-def arrive(source: str, target: str, messages: Sequence[FetchedMessage]) -> None:
+def arrive(source: Log, target: Log, messages: Sequence[FetchedMessage]) -> None:
     """Publish relayed messages on their database, in their order: each once, however often this is called with it, and
     by however many processes at once.
 
@@ -113,23 +113,23 @@ def arrive(source: str, target: str, messages: Sequence[FetchedMessage]) -> None
             return
 
 
-def _arrive(source: str, target: str, before: Position, after: Position, offers: Sequence[Offer]) -> bool:
-    if not execute(target, RAISE, (*after, source, PARTITION, *before)).rowcount:
+def _arrive(source: Log, target: Log, before: Position, after: Position, offers: Sequence[Offer]) -> bool:
+    if not target.execute(RAISE, (*after, source.alias, PARTITION, *before)).rowcount:
         return False  # another process has brought some
     add_many(target, offers)
     notify_after_commit(target, [offer.message.row for offer in offers if not offer.scheduled])
     return True
 
 
-def _position(source: str, target: str) -> Position:
-    found = execute(target, POSITION, (source, PARTITION)).fetchone()
+def _position(source: Log, target: Log) -> Position:
+    found = target.execute(POSITION, (source.alias, PARTITION)).fetchone()
     if found is None:
-        execute(target, FIRST + dialect(target).ignore('source, "partition"'), (source, PARTITION))
-        found = execute(target, POSITION, (source, PARTITION)).fetchone()
+        target.execute(FIRST + target.dialect.ignore('source, "partition"'), (source.alias, PARTITION))
+        found = target.execute(POSITION, (source.alias, PARTITION)).fetchone()
     return Position(*found)
 
 
-def _not_arrived(source: str, position: Position, messages: Sequence[FetchedMessage]) -> list[FetchedMessage]:
+def _not_arrived(source: Log, position: Position, messages: Sequence[FetchedMessage]) -> list[FetchedMessage]:
     """Return those of the messages that have not arrived yet.
 
     Offsets only rise, unless the source has lost its last messages in a failover: then the message of the position is
@@ -138,16 +138,16 @@ def _not_arrived(source: str, position: Position, messages: Sequence[FetchedMess
     behind = [one for one in messages if one.offset <= position.offset]
     if not behind:
         return list(messages)
-    log = Message.objects.using(source)
-    if log.filter(offset=position.offset, message_id=position.id).exists():
+    there_now = Message.objects.using(source.alias)
+    if there_now.filter(offset=position.offset, message_id=position.id).exists():
         there: set[str] = set()
     else:  # collected with all that is behind it, or lost
         offsets = [one.offset for one in behind]
-        there = set(log.filter(offset__in=offsets).values_list("message_id", flat=True))
+        there = set(there_now.filter(offset__in=offsets).values_list("message_id", flat=True))
     return [one for one in messages if one.offset > position.offset or one.id in there]
 
 
-def _offers(source: str, target: str, messages: Sequence[FetchedMessage]) -> list[Offer]:
+def _offers(source: Log, target: Log, messages: Sequence[FetchedMessage]) -> list[Offer]:
     """Return messages as they are published on their database."""
     found: list[Offer] = []
     now: datetime | None = None
@@ -190,13 +190,13 @@ def waiting(topic: str, key: str, id: str) -> Waiting | None:
     """Return a message that is on its way to its database; None if there is none. A database that does not answer is
     left out."""
     first = id_prefix(topic, key, id)
-    for source in settings.aliases:
-        for target in settings.databases_of(topic):
+    for source in all_logs():
+        for target in logs_of(topic):
             if source == target:
                 continue
             try:
-                rows = Message.objects.using(source).filter(
-                    topic=relay_topic(target), message_id__gt=f"{first}-", message_id__lt=f"{first}."
+                rows = Message.objects.using(source.alias).filter(
+                    topic=relay_topic(target.alias), message_id__gt=f"{first}-", message_id__lt=f"{first}."
                 )
                 message = rows.order_by("message_id").last()
                 if message is not None and message.offset > _position(source, target).offset:

@@ -17,7 +17,7 @@ from sqlqueue.core.settle_plan import Attempt, SettlePlan
 from sqlqueue.database.chunks import insert_all
 from sqlqueue.database.error_codes import FOR_GOOD, classify
 from sqlqueue.database.limits import check_result
-from sqlqueue.database.statements import dialect
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import InvalidMessage, InvalidResult
 from sqlqueue.log.encoding import encode
 
@@ -37,23 +37,23 @@ def asking(attempts: Sequence[Attempt]) -> list[Attempt]:
     return [each for each in attempts if each.message.headers is not None and each.message.reply_kept is not None]
 
 
-def outcome_of(alias: str, attempt: Attempt, returned: Any, keeps: bool) -> Outcome:
+def outcome_of(log: Log, attempt: Attempt, returned: Any, keeps: bool) -> Outcome:
     """Return the outcome of a handler that has returned, with its result if the consumer keeps results, or if the
     publisher waits for a reply. Raises InvalidResult if it cannot be stored."""
     message = attempt.message
     kept = None if message.headers is None else message.reply_kept
     if not keeps and kept is None:
         return SUCCESS
-    text = result_text(alias, returned) if attempt.reply is None else checked_result(alias, attempt.reply)
+    text = result_text(log, returned) if attempt.reply is None else checked_result(log, attempt.reply)
     return Outcome(ACKED, result=text, kept=kept)
 
 
-def reply_text(alias: str, value: Any) -> str | None:
+def reply_text(log: Log, value: Any) -> str | None:
     """Return the JSON text of a reply, None for None. On an event loop, which may not ask the server what it can keep,
     that is left to outcome_of; also where the server does not answer. Raises InvalidResult."""
     if value is None or _get_running_loop() is None:
         try:
-            return result_text(alias, value)
+            return result_text(log, value)
         except Error as error:  # the engine's own statement, which is no error of the handler's
             if classify(error) in FOR_GOOD:
                 raise
@@ -63,7 +63,7 @@ def reply_text(alias: str, value: Any) -> str | None:
         raise _invalid(error) from error
 
 
-def result_text(alias: str, value: Any) -> str | None:
+def result_text(log: Log, value: Any) -> str | None:
     """Return the JSON text of what a handler returned, None for None. Raises InvalidResult if it cannot be stored, or
     would not come back equal."""
     if value is None:
@@ -72,13 +72,13 @@ def result_text(alias: str, value: Any) -> str | None:
         text = encode(value, "result")
     except InvalidMessage as error:
         raise _invalid(error) from error
-    return checked_result(alias, text)
+    return checked_result(log, text)
 
 
-def checked_result(alias: str, text: str) -> str:
+def checked_result(log: Log, text: str) -> str:
     """Return the JSON text of a result as it is. Raises InvalidResult if this server cannot store it."""
     try:
-        check_result(alias, text, settings.MAX_PAYLOAD_BYTES)
+        check_result(log, text, settings.MAX_PAYLOAD_BYTES)
     except InvalidMessage as error:
         raise _invalid(error) from error
     return text
@@ -96,7 +96,7 @@ def are_asked_for(plan: SettlePlan) -> bool:
     return plan.keep_results is not None or any(map(KEPT, plan.settled))
 
 
-def write_results(alias: str, plans: Iterable[SettlePlan], now: float) -> None:
+def write_results(log: Log, plans: Iterable[SettlePlan], now: float) -> None:
     """Store the results of the settled attempts of plans, in the current transaction. One statement, or one for each
     500 rows or megabyte. Those of handlers that have settled in their own transaction are there already."""
     rows = [
@@ -106,11 +106,11 @@ def write_results(alias: str, plans: Iterable[SettlePlan], now: float) -> None:
         if (outcome is not SUCCESS or plan.keep_results is not None)  # it asks for nothing itself
         if (kept := _kept(attempt, outcome, plan.keep_results)) is not None
     ]
-    _insert(alias, rows)
+    _insert(log, rows)
 
 
 def write_own(
-    alias: str, ref: PartitionRef, settled: Iterable[tuple[Attempt, Outcome]], keep_results: float | None
+    log: Log, ref: PartitionRef, settled: Iterable[tuple[Attempt, Outcome]], keep_results: float | None
 ) -> None:
     """Store, in the current transaction, the results of attempts that it acks. keep_results: the consumer's, in
     seconds."""
@@ -120,7 +120,7 @@ def write_own(
         if (kept := _kept(attempt, outcome, keep_results)) is not None:
             attempt.finished = now
             rows.append(_values(ref, attempt, outcome, kept, now))
-    _insert(alias, rows)
+    _insert(log, rows)
 
 
 def _kept(attempt: Attempt, outcome: Outcome, keep_results: float | None) -> float | None:
@@ -134,9 +134,9 @@ def _kept(attempt: Attempt, outcome: Outcome, keep_results: float | None) -> flo
     return max((each for each in (keep_results, asked_for) if each is not None), default=None)
 
 
-def _insert(alias: str, rows: list[tuple[object, ...]]) -> None:
-    upsert = dialect(alias).upsert(KEY, UPDATES)
-    insert_all(alias, f"sqlqueue_result ({COLUMNS})", ROW, upsert, rows, CHUNK)
+def _insert(log: Log, rows: list[tuple[object, ...]]) -> None:
+    upsert = log.dialect.upsert(KEY, UPDATES)
+    insert_all(log, f"sqlqueue_result ({COLUMNS})", ROW, upsert, rows, CHUNK)
 
 
 def _values(ref: PartitionRef, attempt: Attempt, outcome: Outcome, kept: float, now: float) -> tuple[object, ...]:

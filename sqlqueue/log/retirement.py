@@ -10,7 +10,7 @@ from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.log import layouts
 from sqlqueue.log.groups import lock_topic
 from sqlqueue.log.streams import beyond
@@ -21,46 +21,46 @@ CHUNK = 500  # leases
 logger = logging.getLogger("sqlqueue")
 
 
-def retire(alias: str, topic: str) -> list[int]:
+def retire(log: Log, topic: str) -> list[int]:
     """Retire the epochs of a topic, the oldest first, that have ended, of which the log has no message, and no group
     anything unsettled; return their numbers. Partition numbers are never used again, so no fencing token returns."""
     found = []
-    for epoch in layouts.epochs(alias, topic)[:-1]:
-        if _occupied(alias, topic, epoch) or not retries.run(alias, _retire, alias, topic, epoch):
+    for epoch in layouts.epochs(log, topic)[:-1]:
+        if _occupied(log, topic, epoch) or not retries.run(log, _retire, log, topic, epoch):
             break
         logger.info(logfmt("epoch_retired", topic=topic, epoch=epoch.number, end=epoch.end))
         found.append(epoch.number)
     return found
 
 
-def _retire(alias: str, topic: str, epoch: Epoch) -> bool:
+def _retire(log: Log, topic: str, epoch: Epoch) -> bool:
     """Retire one epoch, unless a group has something unsettled in it. Groups are neither registered nor moved
     meanwhile, and messages cannot come any more: the epoch has ended."""
-    lock_topic(alias, topic)
+    lock_topic(log, topic)
     # Leases before offsets, as acquiring does it, and those of removed groups, too.
-    leases = PartitionLease.objects.using(alias).filter(topic=topic, partition__in=epoch.numbers)
+    leases = PartitionLease.objects.using(log.alias).filter(topic=topic, partition__in=epoch.numbers)
     locked = leases.select_for_update().order_by("consumer_group", "partition").values_list("id", flat=True)
     ids = list(locked)
     # By group: the unique keys begin with topic and group.
-    groups = ConsumerGroup.objects.using(alias).filter(topic=topic).values_list("consumer_group", flat=True)
+    groups = ConsumerGroup.objects.using(log.alias).filter(topic=topic).values_list("consumer_group", flat=True)
     mine = {"topic": topic, "consumer_group__in": list(groups), "partition__in": epoch.numbers}
-    states = DeliveryState.objects.using(alias).filter(**mine)
-    ranges = BlockedRange.objects.using(alias).filter(**mine)
+    states = DeliveryState.objects.using(log.alias).filter(**mine)
+    ranges = BlockedRange.objects.using(log.alias).filter(**mine)
     if states.unsettled().exists() or ranges.exists():
         return False
     for start in range(0, len(ids), CHUNK):  # by the primary key: what deletes by a range may lock all others, too
         some = ids[start : start + CHUNK]
-        execute(alias, dialect(alias).delete("sqlqueue_partition_lease", "id", len(some)), some)
-    Offset.objects.using(alias).filter(**mine).delete()
+        log.execute(log.dialect.delete("sqlqueue_partition_lease", "id", len(some)), some)
+    Offset.objects.using(log.alias).filter(**mine).delete()
     states.delete()
-    EpochEnd.objects.using(alias).filter(topic=topic, epoch=epoch.number).update(retired_at=DatabaseNow())
+    EpochEnd.objects.using(log.alias).filter(topic=topic, epoch=epoch.number).update(retired_at=DatabaseNow())
     return True
 
 
-def _occupied(alias: str, topic: str, epoch: Epoch) -> bool:
+def _occupied(log: Log, topic: str, epoch: Epoch) -> bool:
     """Tell whether the epoch is not over, or the log has messages of it."""
     if epoch.end is None:
         return True
-    priorities = Topic.objects.using(alias).values_list("priorities", flat=True).get(name=topic)
+    priorities = Topic.objects.using(log.alias).values_list("priorities", flat=True).get(name=topic)
     streams = [PartitionRef("", topic, *at) for at in product(epoch.numbers, range(priorities))]
-    return bool(beyond(alias, dict.fromkeys(streams, 0)))
+    return bool(beyond(log, dict.fromkeys(streams, 0)))

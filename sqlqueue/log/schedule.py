@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from django.db import Error, connections
+from django.db import Error
 
 from sqlqueue.conf import settings
 from sqlqueue.core.codec import decode, encode, encode_headers
@@ -21,9 +21,9 @@ from sqlqueue.database.gate import SCHEDULER, insert_new, take_duty
 from sqlqueue.database.ids import identity_of
 from sqlqueue.database.insert_sql import LogRow, Stored
 from sqlqueue.database.limits import check_size, check_storable
+from sqlqueue.database.log import Log
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.server_identity import forget_session
-from sqlqueue.database.statements import dialect, execute
 from sqlqueue.database.validation import refuse_dead_letters
 from sqlqueue.database.weight import LIGHT
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE, InvalidMessage, SqlqueueError
@@ -91,7 +91,7 @@ class DueRow(NamedTuple):
     due_in: float
 
 
-def move_due(alias: str) -> int:
+def move_due(log: Log) -> int:
     """Move due messages into the log, at most 500; return how many left the schedule.
 
     One process at a time, so that messages of one key enter in the order in which they are due. A message that the log
@@ -99,32 +99,32 @@ def move_due(alias: str) -> int:
     messages of its key; no other message is held back. So does one that meets another error of the database, which is
     raised once nothing else can be moved. In a cluster nothing is moved but on the named server.
     """
-    if execute(alias, ANY_DUE).fetchone() is None:
+    if log.execute(ANY_DUE).fetchone() is None:
         return 0
     try:
-        moved = retries.run_once(alias, _move, alias)
+        moved = retries.run_once(log, _move, log)
     except GateElsewhere:
-        forget_session(alias)
+        forget_session(log)
         return 0
     except Error as error:
-        if connections[alias].in_atomic_block or _lost(alias, error):
+        if log.connection.in_atomic_block or _lost(log, error):
             raise
         moved = 0
     if moved is None:
         return 0
-    return moved or _move_one_by_one(alias)
+    return moved or _move_one_by_one(log)
 
 
-def _move_one_by_one(alias: str) -> int:
+def _move_one_by_one(log: Log) -> int:
     """Move due messages, each in its own transaction; skip those that cannot be moved now, and those of their keys
     behind them, however many there are."""
     moved, waiting = 0, set()
     errors: list[Error] = []
-    for id, topic, key in _due_keys(alias):
+    for id, topic, key in _due_keys(log):
         if key and (topic, key) in waiting:
             continue
         try:
-            one = retries.run_once(alias, _move, alias, id)
+            one = retries.run_once(log, _move, log, id)
             if one is None:
                 break
             if not one:  # another transaction has locked it
@@ -133,13 +133,13 @@ def _move_one_by_one(alias: str) -> int:
         except Error as error:
             kind = retries.classify(error)
             if kind is ErrorKind.DATA:
-                _refuse(alias, id, topic, f"the database refuses it: {error}")
+                _refuse(log, id, topic, f"the database refuses it: {error}")
                 continue
             waiting.add((topic, key))
             logger.info(logfmt("scheduled_message_waits", id=id, topic=topic, error=error))
             if kind is not ErrorKind.CONTENTION:
                 errors.append(error)
-                if len(errors) >= MOST_ERRORS or _lost(alias, error):
+                if len(errors) >= MOST_ERRORS or _lost(log, error):
                     raise
         if moved >= MOVED_AT_ONCE:
             break
@@ -148,18 +148,18 @@ def _move_one_by_one(alias: str) -> int:
     return moved
 
 
-def _lost(alias: str, error: Error) -> bool:
+def _lost(log: Log, error: Error) -> bool:
     """Tell whether the next statement would meet the same: not after one that was ended because of its time."""
-    connection = connections[alias]
+    connection = log.connection
     return retries.classify(error) is ErrorKind.GONE and (connection.connection is None or not connection.is_usable())
 
 
-def _due_keys(alias: str) -> Iterator[tuple[int, str, str]]:
+def _due_keys(log: Log) -> Iterator[tuple[int, str, str]]:
     """Yield the (id, topic, key) of everything that is due, in its order."""
     beyond: tuple[Any, ...] = ()
     while True:
         text = DUE_KEYS.replace("{beyond}", BEYOND if beyond else "")
-        found = execute(alias, text, (*beyond, MOVED_AT_ONCE)).fetchall()
+        found = log.execute(text, (*beyond, MOVED_AT_ONCE)).fetchall()
         for id, topic, key, _ in found:
             yield id, topic, key
         if len(found) < MOVED_AT_ONCE:
@@ -168,15 +168,15 @@ def _due_keys(alias: str) -> Iterator[tuple[int, str, str]]:
         beyond = (due_at, due_at, last)
 
 
-def _move(alias: str, only: int | None = None) -> int | None:
+def _move(log: Log, only: int | None = None) -> int | None:
     """Move the next due messages, or `only` this one, in the caller's transaction; return how many were moved or
     refused: 0 if another transaction has locked one of them, None if another process is the scheduler."""
-    if not take_duty(alias, SCHEDULER):
+    if not take_duty(log, SCHEDULER):
         return None
-    ids = [only] if only is not None else [id for (id,) in execute(alias, DUE, (MOVED_AT_ONCE,)).fetchall()]
+    ids = [only] if only is not None else [id for (id,) in log.execute(DUE, (MOVED_AT_ONCE,)).fetchall()]
     if not ids:
         return 0
-    locked = _locked(alias, ids)
+    locked = _locked(log, ids)
     if len(locked) != len(ids):
         return 0  # another transaction is changing one of them: the caller moves them one by one
     taken, rows, refused = [], [], 0
@@ -184,44 +184,44 @@ def _move(alias: str, only: int | None = None) -> int | None:
         if not row.is_due:
             continue
         try:
-            rows.append(_log_row(alias, row))
+            rows.append(_log_row(log, row))
             taken.append(row.id)
         except SqlqueueError as error:
-            _refuse(alias, row.id, row.topic, str(error))
+            _refuse(log, row.id, row.topic, str(error))
             refused += 1
     if rows:
-        new = insert_new(alias, rows, overtakes=True)
+        new = insert_new(log, rows, overtakes=True)
         repeated = [id for id, row in zip(taken, rows) if identity_of(row) not in new]
         if repeated:  # published while they were being scheduled, or by plain SQL with an id that the log has
             logger.info(logfmt("scheduled_messages_repeated", messages=len(repeated)))
-            batch_parts.take_out(alias, batch_parts.lock_scheduled(alias, repeated))
-        execute(alias, dialect(alias).delete("sqlqueue_scheduled_message", "id", len(taken)), taken)
-        notify_after_commit(alias, rows)
+            batch_parts.take_out(log, batch_parts.lock_scheduled(log, repeated))
+        log.execute(log.dialect.delete("sqlqueue_scheduled_message", "id", len(taken)), taken)
+        notify_after_commit(log, rows)
     return len(rows) + refused
 
 
-def _locked(alias: str, ids: Sequence[int]) -> list[DueRow]:
+def _locked(log: Log, ids: Sequence[int]) -> list[DueRow]:
     """Lock those of the messages that are still there and that no other transaction has locked; return them in the
     order in which they are due."""
-    syntax = dialect(alias)
+    syntax = log.dialect
     columns = (*LOCKED, syntax.epoch("created_at"), syntax.epoch("due_at"), syntax.remaining("due_at"))
     text = syntax.lock_free("sqlqueue_scheduled_message", "id", len(ids), columns)
-    return sorted(map(DueRow._make, execute(alias, text, ids).fetchall()), key=lambda row: (row.due, row.id))
+    return sorted(map(DueRow._make, log.execute(text, ids).fetchall()), key=lambda row: (row.due, row.id))
 
 
-def _refuse(alias: str, id: int, topic: str, reason: str) -> None:
+def _refuse(log: Log, id: int, topic: str, reason: str) -> None:
     reason = storable(reason)
-    ScheduledMessage.objects.using(alias).filter(id=id).update(refused=True, refusal=reason)
+    ScheduledMessage.objects.using(log.alias).filter(id=id).update(refused=True, refusal=reason)
     announce(message_refused, move_due, id=id, topic=topic, reason=reason)
 
 
-def _log_row(alias: str, due: DueRow) -> LogRow:
+def _log_row(log: Log, due: DueRow) -> LogRow:
     """Return a scheduled message as a row of the log. Raises InvalidMessage for what plain SQL may have put into it."""
     topic, key, payload, headers, body = due.topic, due.key, due.payload, due.headers, due.body
     if not due.group:  # a message for one group may be a replayed dead letter
         refuse_dead_letters(topic)
-    info = topic_info(alias, topic)
-    if settings.several and key and (to := database_of(key, settings.databases_of(topic))) != alias:
+    info = topic_info(log, topic)
+    if settings.several and key and (to := database_of(key, settings.databases_of(topic))) != log.alias:
         raise InvalidMessage(f"key {key!r} of topic {topic!r} belongs on database {to!r}: schedule it there")
     checked_text(key, "key", KEY_LENGTH)
     if due.message_id is not None:
@@ -235,18 +235,18 @@ def _log_row(alias: str, due: DueRow) -> LogRow:
     if heavy:
         if due.size > 2 * most:  # databases store JSON with added spaces: what may be smaller is measured below
             check_size(due.size, most)
-        payload, headers, body, length = execute(alias, HEAVY, (due.id,)).fetchone()
+        payload, headers, body, length = log.execute(HEAVY, (due.id,)).fetchone()
     try:
         text = payload if isinstance(payload, str) else encode(payload)
         value, stored_headers = decode(text), encode_headers(decode(headers))
         partition = partition_of(key or id, info.partitions)
-        published_at, due_at = (dialect(alias).time(moment(at)) for at in (due.published, due.due))
+        published_at, due_at = (log.dialect.time(moment(at)) for at in (due.published, due.due))
         row = LogRow(info.name, partition, due.priority, key, id, text, stored_headers, due.group)
         row = row._replace(published_at=published_at, due_at=due_at, expires=_expires(due))
         if body is not None:
             row = row._replace(body=_checked_body(body, value))
             check_size((length or len(row.body or b"")) + len((stored_headers or "").encode()), most)
-        check_storable(alias, row._replace(payload=encode(value)) if due.size > most else row, most)
+        check_storable(log, row._replace(payload=encode(value)) if due.size > most else row, most)
     except (ValueError, RecursionError) as error:
         if isinstance(error, InvalidMessage):
             raise

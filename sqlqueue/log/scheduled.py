@@ -6,16 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import transaction
-
-from sqlqueue.conf import settings
 from sqlqueue.core.codec import decode
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text
 from sqlqueue.database import retries
 from sqlqueue.database.clock import moment
 from sqlqueue.database.ids import FIND_SCHEDULED
+from sqlqueue.database.log import Log, current_log
 from sqlqueue.database.scheduling import TAKE
-from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import batch_parts, task_states
 from sqlqueue.log.placement import first_found, searched
@@ -65,19 +62,19 @@ def get_scheduled(topic: str, *, id: str, key: str = "") -> Scheduled | None:
     """Return the message of this topic, key and id while it is scheduled; None once it is in the log, was cancelled, or
     never was. Raises InvalidMessage and ConfigurationError for what publish would refuse."""
     refuse_in_async("get_scheduled", "await aget_scheduled(…)")
-    identity = _identity(settings.DATABASE, topic, id, key)
-    return first_found(lambda alias: _get(alias, identity), topic, key, id)
+    identity = _identity(current_log(), topic, id, key)
+    return first_found(lambda log: _get(log, identity), topic, key, id)
 
 
-def _get(alias: str, identity: tuple[str, str, str]) -> Scheduled | None:
+def _get(log: Log, identity: tuple[str, str, str]) -> Scheduled | None:
     topic, id, key = identity
-    syntax = dialect(alias)
+    syntax = log.dialect
     columns = {name: syntax.json_text(name) for name in ("payload", "headers")}
     columns |= {"due": syntax.epoch("due_at"), "published": syntax.epoch("created_at")}
     text = GET
     for name, column in columns.items():
         text = text.replace(f"{{{name}}}", column)
-    found = execute(alias, text, identity).fetchone()
+    found = log.execute(text, identity).fetchone()
     if found is None:
         return None
     payload, headers, priority, group, due, published, refusal, body, expires_after = found
@@ -116,9 +113,9 @@ def cancel(topic: str, *, id: str, key: str = "") -> bool:
     Raises InvalidMessage and ConfigurationError for what publish would refuse.
     """
     refuse_in_async("cancel", "await acancel(…)")
-    identity = _identity(settings.DATABASE, topic, id, key)
+    identity = _identity(current_log(), topic, id, key)
     run = retries.run if task_states.has_tasks(topic) else retries.run_statement
-    return bool(first_found(lambda alias: run(alias, _cancel, alias, identity), topic, key, id))
+    return bool(first_found(lambda log: run(log, _cancel, log, identity), topic, key, id))
 
 
 def cancel_all(topic: str, *, key: str) -> int:
@@ -128,58 +125,58 @@ def cancel_all(topic: str, *, key: str) -> int:
     Raises what `cancel` does.
     """
     refuse_in_async("cancel_all", "await sync_to_async(cancel_all)(…)")
-    planned(settings.DATABASE, topic)
+    planned(current_log(), topic)
     checked_text(key, "key", KEY_LENGTH)
-    return sum(retries.run(alias, _cancel_all, alias, topic, key) for alias in searched(topic, key))
+    return sum(retries.run(log, _cancel_all, log, topic, key) for log in searched(topic, key))
 
 
 acancel = async_twin(cancel)
 
 
-def _identity(alias: str, topic: str, id: str, key: str) -> tuple[str, str, str]:
-    planned(alias, topic)
+def _identity(log: Log, topic: str, id: str, key: str) -> tuple[str, str, str]:
+    planned(log, topic)
     if id == "":
         raise InvalidMessage("id is empty, and no message has an empty id: give the one that it was published with")
     return topic, checked_text(id, "id", ID_LENGTH), checked_text(key, "key", KEY_LENGTH)
 
 
-def _cancel(alias: str, identity: tuple[str, str, str]) -> bool:
-    everywhere = execute(alias, NUMBER_OR_LOG, identity * 2).fetchall()
+def _cancel(log: Log, identity: tuple[str, str, str]) -> bool:
+    everywhere = log.execute(NUMBER_OR_LOG, identity * 2).fetchall()
     # It may be in both, if two transactions that did not see each other have published it: then it is delivered.
     in_log = (None,) in everywhere
     found = next((row for row in everywhere if row != (None,)), None)
     while found is not None:
         if task_states.has_tasks(identity[0]):
-            task_states.withdraw(alias, found)
-        if _take(alias, found[0], identity):
+            task_states.withdraw(log, found)
+        if _take(log, found[0], identity):
             return not in_log
-        found = execute(alias, FIND_SCHEDULED + "{update}", identity).fetchone()  # it may have been scheduled anew
+        found = log.execute(FIND_SCHEDULED + "{update}", identity).fetchone()  # it may have been scheduled anew
     return False
 
 
-def _take(alias: str, number: int, identity: tuple[str, str, str]) -> bool:
+def _take(log: Log, number: int, identity: tuple[str, str, str]) -> bool:
     """Delete a scheduled message; False if it is not there any more. If it belongs to a batch, that has one less."""
-    rows = ScheduledMessage.objects.using(alias).filter(pk=number)
+    rows = ScheduledMessage.objects.using(log.alias).filter(pk=number)
     if not batch_parts.members(rows):
-        return bool(execute(alias, TAKE, (number, *identity)).rowcount)
-    with transaction.atomic(using=alias, savepoint=False):
-        parts = batch_parts.lock_scheduled(alias, [number])
-        taken = bool(execute(alias, TAKE, (number, *identity)).rowcount)
+        return bool(log.execute(TAKE, (number, *identity)).rowcount)
+    with log.atomic(savepoint=False):
+        parts = batch_parts.lock_scheduled(log, [number])
+        taken = bool(log.execute(TAKE, (number, *identity)).rowcount)
         if taken:
-            batch_parts.take_out(alias, parts)
+            batch_parts.take_out(log, parts)
     return taken
 
 
-def _cancel_all(alias: str, topic: str, key: str) -> int:
+def _cancel_all(log: Log, topic: str, key: str) -> int:
     count, last = 0, BEFORE_ALL
     while True:
-        found = [number for (number,) in execute(alias, OF_KEY, (topic, key, last, AT_ONCE)).fetchall()]
+        found = [number for (number,) in log.execute(OF_KEY, (topic, key, last, AT_ONCE)).fetchall()]
         if found:
             if task_states.has_tasks(topic):
-                task_states.withdraw(alias, found)
-            batch_parts.take_out(alias, batch_parts.lock_scheduled(alias, found))
-            text = dialect(alias).delete("sqlqueue_scheduled_message", "id", len(found), ("topic", "partition_key"))
-            count += execute(alias, text, (*found, topic, key)).rowcount
+                task_states.withdraw(log, found)
+            batch_parts.take_out(log, batch_parts.lock_scheduled(log, found))
+            text = log.dialect.delete("sqlqueue_scheduled_message", "id", len(found), ("topic", "partition_key"))
+            count += log.execute(text, (*found, topic, key)).rowcount
             last = found[-1]
         if len(found) < AT_ONCE:
             return count

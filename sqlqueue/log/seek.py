@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from django.db import models
 from django.db.models import Max, Min
 
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.models import Message, Receipt
 
 BRANCHES = 16  # offsets probed with one statement
@@ -39,32 +39,32 @@ def within_calendar(moment: datetime) -> datetime:
     return max(EARLIEST, min(moment, LATEST)).astimezone(timezone.utc)
 
 
-def offset_before(alias: str, moment: datetime) -> int:
+def offset_before(log: Log, moment: datetime) -> int:
     """Return an offset such that every message published at `moment` (aware) or later has a higher one.
 
     The log is nearly in the order of its times; five seconds are added for what is not. Some six statements for ten
     million messages. Raises ValueError for a time without a time zone.
     """
-    return _before(alias, MESSAGES, moment)
+    return _before(log, MESSAGES, moment)
 
 
-def receipt_before(alias: str, moment: datetime) -> int:
+def receipt_before(log: Log, moment: datetime) -> int:
     """Return an id such that every receipt of an attempt that finished at `moment` (aware) or later has a higher one,
     as far as ids ascend with times. A receipt that commits late has the id of its time."""
-    return _before(alias, RECEIPTS, moment)
+    return _before(log, RECEIPTS, moment)
 
 
-def _before(alias: str, rows: TimeOrderedTable, moment: datetime) -> int:
+def _before(log: Log, rows: TimeOrderedTable, moment: datetime) -> int:
     if moment.tzinfo is None:
         raise ValueError(f"the time must be aware (with a time zone), not {moment!r}")
     at = within_calendar(moment) - MARGIN
-    ends = rows.model._default_manager.using(alias).aggregate(low=Min(rows.key), high=Max(rows.key))
+    ends = rows.model._default_manager.using(log.alias).aggregate(low=Min(rows.key), high=Max(rows.key))
     if ends["low"] is None:
         return 0
     low, high = int(ends["low"]) - 1, int(ends["high"]) + 1  # what is at or below low is earlier, at or above high not
     while high - low > 1:
         probes = list(range(low + 1, high, max(1, (high - low) // BRANCHES)))
-        found = _first_at(alias, rows, at, probes)
+        found = _first_at(log, rows, at, probes)
         for probe in probes:
             key, earlier = found.get(probe, (high, False))
             if not earlier or key >= high:
@@ -74,10 +74,10 @@ def _before(alias: str, rows: TimeOrderedTable, moment: datetime) -> int:
     return low
 
 
-def _first_at(alias: str, rows: TimeOrderedTable, at: datetime, probes: list[int]) -> dict[int, tuple[int, bool]]:
-    syntax = dialect(alias)
+def _first_at(log: Log, rows: TimeOrderedTable, at: datetime, probes: list[int]) -> dict[int, tuple[int, bool]]:
+    syntax = log.dialect
     text = NEXT.replace("{key}", f'"{rows.key}"').replace("{time}", rows.time)
     branch = syntax.branch.format(text.replace("{table}", rows.model._meta.db_table).strip())
     values: list[Any] = [value for probe in probes for value in (probe, syntax.time(at), probe)]
-    found = execute(alias, " UNION ALL ".join([branch] * len(probes)), values).fetchall()
+    found = log.execute(" UNION ALL ".join([branch] * len(probes)), values).fetchall()
     return {int(probe): (int(key), bool(earlier)) for probe, key, earlier in found}

@@ -6,8 +6,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from django.db import connections
-
 from sqlqueue.core import effects
 from sqlqueue.core.codec import as_text
 from sqlqueue.core.fingerprint import fingerprint
@@ -19,7 +17,7 @@ from sqlqueue.database import retries
 from sqlqueue.database.chunks import insert_all
 from sqlqueue.database.gate import insert_failed
 from sqlqueue.database.insert_sql import FailedRow, LogRow, Stored
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.database.weight import LIGHT, weight
 from sqlqueue.log import batch_counts, blocked_ranges, fence, progress, task_states, topics
 from sqlqueue.log.results import are_asked_for, write_results
@@ -60,7 +58,7 @@ CHUNK = 500
 
 
 def settle(
-    alias: str, plans: Sequence[SettlePlan], worker: str, histories: dict[str, str], now: float
+    log: Log, plans: Sequence[SettlePlan], worker: str, histories: dict[str, str], now: float
 ) -> list[SettleResult]:
     """Execute plans; return their results in the same order. A plan whose token is stale changes nothing.
 
@@ -68,13 +66,13 @@ def settle(
     seconds.
     It may be run again after an unknown outcome: every value is absolute.
     """
-    if all(_is_plain(plan, histories) for plan in plans) and not connections[alias].in_atomic_block:
-        moved = retries.run_statement(alias, _advance_all, alias, plans)
+    if all(_is_plain(plan, histories) for plan in plans) and not log.connection.in_atomic_block:
+        moved = retries.run_statement(log, _advance_all, log, plans)
         return [_result(plan, plan if plan in moved else None) for plan in plans]
     if not any(plan.members for plan in plans):
-        return [_result(*each) for each in retries.run(alias, _settle, alias, plans, worker, histories, now)]
-    batch_counts.read(alias, plans)
-    pairs = retries.run(alias, _settle, alias, plans, worker, histories, now)
+        return [_result(*each) for each in retries.run(log, _settle, log, plans, worker, histories, now)]
+    batch_counts.read(log, plans)
+    pairs = retries.run(log, _settle, log, plans, worker, histories, now)
     batch_counts.remember(written for _, written in pairs if written is not None)
     return [_result(*each) for each in pairs]
 
@@ -94,33 +92,33 @@ def _result(given: SettlePlan, written: SettlePlan | None) -> SettleResult:
 
 
 def _settle(
-    alias: str, plans: Sequence[SettlePlan], worker: str, histories: dict[str, str], now: float
+    log: Log, plans: Sequence[SettlePlan], worker: str, histories: dict[str, str], now: float
 ) -> list[tuple[SettlePlan, SettlePlan | None]]:
     """Return each plan that was given, and how it was written; None: its token was stale."""
-    written = _fenced(alias, plans)
+    written = _fenced(log, plans)
     for plan in written.values():
-        _delete_rows(alias, plan)
-    _write_rows(alias, written.values())
-    blocked_ranges.write(alias, written.values())
+        _delete_rows(log, plan)
+    _write_rows(log, written.values())
+    blocked_ranges.write(log, written.values())
     for plan in written.values():
-        _write_dead_letters(alias, plan)
+        _write_dead_letters(log, plan)
         if plan.effects:
-            effects.write(alias, plan.lease, plan.effects)
-    _write_receipts(alias, written.values(), worker, histories, now)
-    write_results(alias, written.values(), now)
-    progress.delete_settled(alias, written.values())
-    batch_counts.write(alias, written.values())
+            effects.write(log, plan.lease, plan.effects)
+    _write_receipts(log, written.values(), worker, histories, now)
+    write_results(log, written.values(), now)
+    progress.delete_settled(log, written.values())
+    batch_counts.write(log, written.values())
     return [(plan, written.get(plan)) for plan in plans]
 
 
-def _fenced(alias: str, plans: Sequence[SettlePlan]) -> dict[SettlePlan, SettlePlan]:
+def _fenced(log: Log, plans: Sequence[SettlePlan]) -> dict[SettlePlan, SettlePlan]:
     """Write the offset rows; return the plans as they are written, by those that were given, without stale ones."""
     if not any(map(_may_be_committed, plans)):
-        return {plan: plan for plan in _advance_all(alias, plans)}
+        return {plan: plan for plan in _advance_all(log, plans)}
     written: dict[SettlePlan, SettlePlan] = {}
     for given in sorted(plans, key=_lock_order):
-        plan = given.without(_committed_already(alias, given)) if _may_be_committed(given) else given
-        if _advance(alias, plan):
+        plan = given.without(_committed_already(log, given)) if _may_be_committed(given) else given
+        if _advance(log, plan):
             written[given] = plan
     return written
 
@@ -135,13 +133,13 @@ def _lock_order(plan: SettlePlan) -> tuple[object, ...]:
     return ref.topic, ref.group, ref.partition, ref.priority
 
 
-def _committed_already(alias: str, plan: SettlePlan) -> set[int]:
+def _committed_already(log: Log, plan: SettlePlan) -> set[int]:
     """Return the offsets of messages that an atomic handler's own transaction has settled while their timeout was being
     applied.
 
     A batch may have moved the stored position past messages without a row; other messages have an acked row.
     """
-    found = fence.lock(alias, plan.lease)
+    found = fence.lock(log, plan.lease)
     if found is None:
         return set()  # stale: nothing will be written
     ref = plan.lease.ref
@@ -153,41 +151,41 @@ def _committed_already(alias: str, plan: SettlePlan) -> set[int]:
     for start in range(0, len(offsets), CHUNK):
         some = offsets[start : start + CHUNK]
         text = STATES.replace("{marks}", ", ".join(["%s"] * len(some)))
-        for offset, acked in execute(alias, text, (*stream, *some)).fetchall():
+        for offset, acked in log.execute(text, (*stream, *some)).fetchall():
             (settled.add if acked else settled.discard)(offset)
     return settled
 
 
-def _advance(alias: str, plan: SettlePlan) -> bool:
+def _advance(log: Log, plan: SettlePlan) -> bool:
     """Write the offset row, which is all that a batch without failures needs; return False if the token is stale."""
     if plan.release or plan.falls_back:
         claimed = plan.position if plan.release else plan.claimed
-        return fence.update(alias, LOWER, (plan.position, plan.watermark, claimed), plan.lease)
-    return fence.advance(alias, plan.lease, plan.position, plan.watermark, plan.claimed)
+        return fence.update(log, LOWER, (plan.position, plan.watermark, claimed), plan.lease)
+    return fence.advance(log, plan.lease, plan.position, plan.watermark, plan.claimed)
 
 
-def _advance_all(alias: str, plans: Sequence[SettlePlan]) -> list[SettlePlan]:
+def _advance_all(log: Log, plans: Sequence[SettlePlan]) -> list[SettlePlan]:
     """Do so for several plans, together where nothing is released; return those whose tokens are not stale."""
     ordered = sorted(plans, key=_lock_order)
     if any(plan.release or plan.falls_back for plan in ordered):
-        return [plan for plan in ordered if _advance(alias, plan)]
+        return [plan for plan in ordered if _advance(log, plan)]
     moves = [fence.Move(plan.lease, plan.position, plan.watermark, plan.claimed) for plan in ordered]
-    return [plan for plan, moved in zip(ordered, fence.advance_all(alias, moves)) if moved]
+    return [plan for plan, moved in zip(ordered, fence.advance_all(log, moves)) if moved]
 
 
-def _delete_rows(alias: str, plan: SettlePlan) -> None:
+def _delete_rows(log: Log, plan: SettlePlan) -> None:
     ref = plan.lease.ref
     stream = (ref.topic, ref.group, ref.partition, ref.priority)
     for start in range(0, len(plan.deletes), CHUNK):
         some = plan.deletes[start : start + CHUNK]
-        text = dialect(alias).delete("sqlqueue_delivery_state", "message_offset", len(some), STREAM)
-        execute(alias, text, (*some, *stream))
+        text = log.dialect.delete("sqlqueue_delivery_state", "message_offset", len(some), STREAM)
+        log.execute(text, (*some, *stream))
 
 
-def _write_rows(alias: str, plans: Iterable[SettlePlan]) -> None:
+def _write_rows(log: Log, plans: Iterable[SettlePlan]) -> None:
     rows = [_row_values(plan.lease.ref, row) for plan in plans for row in plan.rows]
-    upsert = dialect(alias).upsert(ROW_KEY, ROW_UPDATES, NOT_ACKED)
-    insert_all(alias, f"sqlqueue_delivery_state ({ROW_COLUMNS})", ROW, upsert, rows, CHUNK)
+    upsert = log.dialect.upsert(ROW_KEY, ROW_UPDATES, NOT_ACKED)
+    insert_all(log, f"sqlqueue_delivery_state ({ROW_COLUMNS})", ROW, upsert, rows, CHUNK)
 
 
 def _row_values(ref: PartitionRef, row: RowWrite) -> tuple[object, ...]:
@@ -196,12 +194,12 @@ def _row_values(ref: PartitionRef, row: RowWrite) -> tuple[object, ...]:
     return (*stream, row.offset, row.in_flight, row.retry_count, row.error, delay, row.acked)
 
 
-def _write_dead_letters(alias: str, plan: SettlePlan) -> None:
+def _write_dead_letters(log: Log, plan: SettlePlan) -> None:
     """Copy dead letters to the dead-letter topic, in the transaction that settles them."""
     if not plan.dead:
         return
     ref = plan.lease.ref
-    dead_letter_topic = topics.dead_letters(alias, ref.topic)
+    dead_letter_topic = topics.dead_letters(log, ref.topic)
     for message, attempts, error in plan.dead:
         copy_id = f"{ref.group}:{message.offset}"
         payload, headers = as_text(message.payload), as_text(message.headers)
@@ -210,23 +208,21 @@ def _write_dead_letters(alias: str, plan: SettlePlan) -> None:
         if message.body is not None or weight(row) > LIGHT:  # with its error it may be more than one packet takes
             row = row._replace(payload=Stored("sqlqueue_message", "offset", message.offset), headers=None)
         failed = FailedRow(attempts, error, ref.topic, message.offset, ref.group, fingerprint(error))
-        if not insert_failed(alias, row, failed):  # an operator has discarded it, or its replay has begun
+        if not insert_failed(log, row, failed):  # an operator has discarded it, or its replay has begun
             logger.warning(logfmt("dead_letter_gone", topic=ref.topic, group=ref.group, offset=message.offset))
         if ref.group == task_states.GROUP and ref.topic.startswith(task_states.PREFIX):
-            task_states.mark_dead(alias, message.offset, message.payload, error)
+            task_states.mark_dead(log, message.offset, message.payload, error)
 
 
-def _write_receipts(
-    alias: str, plans: Iterable[SettlePlan], worker: str, histories: dict[str, str], now: float
-) -> None:
+def _write_receipts(log: Log, plans: Iterable[SettlePlan], worker: str, histories: dict[str, str], now: float) -> None:
     rows = [
         _receipt_values(plan.lease.ref, settled, worker, now)
         for plan in plans
         for settled in plan.settled
         if _wants_receipt(settled.outcome, histories.get(plan.lease.ref.topic, "failures"))
     ]
-    kept = dialect(alias).ignore("worker, serial")
-    insert_all(alias, f"sqlqueue_receipt ({RECEIPT_COLUMNS})", RECEIPT, kept, rows, CHUNK)
+    kept = log.dialect.ignore("worker, serial")
+    insert_all(log, f"sqlqueue_receipt ({RECEIPT_COLUMNS})", RECEIPT, kept, rows, CHUNK)
 
 
 def _receipt_values(ref: PartitionRef, settled: SettledAttempt, worker: str, now: float) -> tuple[object, ...]:

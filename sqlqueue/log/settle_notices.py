@@ -19,6 +19,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import ACKED, DEAD
 from sqlqueue.core.settle_plan import SettledAttempt
 from sqlqueue.database.lock_timeouts import TableLocked, unless_locked
+from sqlqueue.database.log import Log
 from sqlqueue.log.wake_ups import AT_MOST, parsed
 from sqlqueue.models.subscriber_heartbeat import AHEAD
 
@@ -86,8 +87,8 @@ class Questions:
 class SettleWatch:
     """Asks the consumer processes of a topic for notices, and waits for them. A context manager."""
 
-    def __init__(self, alias: str, topic: str):
-        self._alias, self._topic = alias, topic
+    def __init__(self, log: Log, topic: str):
+        self._log, self._topic = log, topic
         self._sockets: dict[Address, socket.socket] = {}
         self._selector = selectors.DefaultSelector()
         self._looked_at = float("-inf")
@@ -153,7 +154,7 @@ class SettleWatch:
         """Connect to the consumer processes that are new: a connected socket receives from its peer only."""
         self._looked_at, ahead = time.monotonic(), round(AHEAD.total_seconds() * 1_000_000)
         try:
-            found = unless_locked(self._alias, ADDRESSES, (self._topic, ahead), seconds=AT_MOST)
+            found = unless_locked(self._log, ADDRESSES, (self._topic, ahead), seconds=AT_MOST)
         except TableLocked:
             return
         for (text,) in found:

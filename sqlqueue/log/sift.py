@@ -14,8 +14,8 @@ from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.settle_plan import FetchedMessage
 from sqlqueue.database.dialects import Dialect
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.database.statements import dialect
 from sqlqueue.log.fetch import runs
 from sqlqueue.log.portions import LAST, MESSAGE, Portion, load_portions, portions, withheld, withholding
 
@@ -25,21 +25,21 @@ BODY = "CASE WHEN body IS NOT NULL THEN '' END"  # a filter asks only whether th
 UNREAD = "CASE WHEN COALESCE({size}, 0) <= %s THEN '' END"  # a payload that no filter looks at; of the headers
 
 
-def sift(alias: str, reads: Sequence[tuple[PartitionRef, Read]], server: ServerIdentity | None = None) -> list[Found]:
+def sift(log: Log, reads: Sequence[tuple[PartitionRef, Read]], server: ServerIdentity | None = None) -> list[Found]:
     """Return what each read finds: the messages that match its filter whole, unless one was deleted between the two
     statements, and of the others what was asked for. A statement for every 32 partitions, and one for every 500
     messages that match; two more each if there are messages heavier than what a read may bring of each."""
     seen: list[list[int]] = [[] for _ in reads]
     rows: list[list[tuple[Any, ...]]] = [[] for _ in reads]
-    for index, run in runs(alias, reads, _columns(dialect(alias), reads), seen, server):
+    for index, run in runs(log, reads, _columns(log.dialect, reads), seen, server):
         rows[index] += run
-    filled = _fill(alias, reads, rows, server)
+    filled = _fill(log, reads, rows, server)
     matching: list[list[int]] = []
     for (_, read), some in zip(reads, rows):
         assert read.sift is not None
         matching.append([row[0] for row in read.sift.select(some)])
     asked = [(offsets, read.size) for offsets, (_, read) in zip(matching, reads)]
-    taken = load_portions(alias, asked, server)
+    taken = load_portions(log, asked, server)
     return [
         _found(seen[index], rows[index], matching[index], portion, filled.get(index))
         for index, portion in enumerate(taken)
@@ -56,7 +56,7 @@ def _columns(syntax: Dialect, reads: Sequence[tuple[PartitionRef, Read]]) -> str
 
 
 def _fill(
-    alias: str,
+    log: Log,
     reads: Sequence[tuple[PartitionRef, Read]],
     rows: list[list[tuple[Any, ...]]],
     server: ServerIdentity | None,
@@ -68,7 +68,7 @@ def _fill(
         found = [
             ([FetchedMessage._make(row[:MESSAGE]) for row in rows[index]], reads[index][1].size) for index in heavy
         ]
-        for index, portion in zip(heavy, portions(alias, found, server)):
+        for index, portion in zip(heavy, portions(log, found, server)):
             rows[index], filled[index] = list(portion.messages), portion
     return filled
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from django.db import Error, transaction
+from django.db import Error
 
 from sqlqueue.conf import settings
 from sqlqueue.core.new_message import NewMessage
@@ -24,14 +24,10 @@ from sqlqueue.signals import announce, message_published
 
 def relay_one(topic: str, message: NewMessage, headers: Any, to: Destination) -> Published:
     """Let a message wait in the caller's transaction for its way to its database."""
+    assert to.relay is not None
     offer = _offer(topic, message, headers, to)
-    _relay(to, [offer])
-    return Published(None, offer.message.row.id, CREATED, to.alias)
-
-
-def _relay(to: Destination, offers: Sequence[Offer]) -> None:
-    """Let messages wait for their way to their database."""
-    relays.add(to.relay, to.alias, offers)
+    relays.add(to.relay, to.log, [offer])
+    return Published(None, offer.message.row.id, CREATED, to.log.alias)
 
 
 def only_destination(topic: str, relay: bool) -> Destination | None:
@@ -55,7 +51,7 @@ def publish_many(
     choose = chooser(topic, relay)
     destinations = [choose(message.key, message.id) for message in new]
     if relay and len(set(destinations)) > 1 and not open_logs():
-        with transaction.atomic(using=destinations[0].alias):
+        with destinations[0].log.atomic():
             return publish_many(topic, new, traced, relay)
     headers = [message.headers if traced is None else traced(message.headers) for message in new]
     call = _Call(topic, new, headers, destinations)
@@ -64,9 +60,9 @@ def publish_many(
 
 
 def _offer(topic: str, message: NewMessage, headers: Any, to: Destination) -> Offer:
-    alias = to.relay or to.alias
-    info = planned(alias, topic) if to.relay else to_publish(alias, topic)
-    return OfferMaker(alias, info).offer(message, headers)
+    log = to.relay or to.log
+    info = planned(log, topic) if to.relay else to_publish(log, topic)
+    return OfferMaker(log, info).offer(message, headers)
 
 
 class _Call:
@@ -95,7 +91,7 @@ class _Call:
         if self.failed:
             if len(self.unpublished) == len(self.messages):
                 raise next(iter(self.failed.values()))
-            failed = {to.alias: error for to, error in self.failed.items()}
+            failed = {to.log.alias: error for to, error in self.failed.items()}
             raise PartlyPublished(self.topic, failed, sorted(self.unpublished))
         counts = (self.statuses.count(status) for status in (CREATED, UPDATED, IGNORED))
         return PublishedMany(self.ids, self.statuses, *counts)
@@ -110,7 +106,7 @@ class _Call:
                 if open_logs() or len(self.messages) == len(indexes):
                     raise
                 if retries.classify(error) is ErrorKind.GONE:
-                    retries.drop_connection(to.alias)
+                    retries.drop_connection(to.log)
                 self.failed[to] = error
                 self.unpublished += indexes
                 del self.parts[to]
@@ -122,13 +118,13 @@ class _Call:
     def _add(self, to: Destination, indexes: Sequence[int]) -> None:
         offers = [self.offers[index] for index in indexes]
         if to.relay:
-            _relay(to, offers)
+            relays.add(to.relay, to.log, offers)
             statuses: list[Status] = [CREATED] * len(offers)
             ids = [offer.message.row.id for offer in offers]
         else:
-            statuses, ids = add_offers(to.alias, offers)
+            statuses, ids = add_offers(to.log, offers)
             added = [offer for offer, status in zip(offers, statuses) if status != IGNORED]
-            if entered := notify_of(to.alias, added):
-                announce(message_published, publish_many, topic=self.topic, count=entered, database=to.alias)
+            if entered := notify_of(to.log, added):
+                announce(message_published, publish_many, topic=self.topic, count=entered, database=to.log)
         for index, status, id in zip(indexes, statuses, ids):
             self.statuses[index], self.ids[index] = status, id

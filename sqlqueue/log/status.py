@@ -10,7 +10,7 @@ from django.db.models import Exists, OuterRef
 from sqlqueue.core.epochs import Epoch, number_within, numbers_of, startable
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.database.fields import DatabaseNow
-from sqlqueue.database.statements import execute
+from sqlqueue.database.log import Log
 from sqlqueue.log import layouts
 from sqlqueue.log.groups import registered
 from sqlqueue.log.streams import beyond
@@ -47,14 +47,14 @@ WAITING = """
 """
 
 
-def anything_scheduled(alias: str, topics: Collection[str]) -> bool:
+def anything_scheduled(log: Log, topics: Collection[str]) -> bool:
     """Tell whether a message of one of these topics is due and not in the log yet."""
-    due = ScheduledMessage.objects.using(alias).filter(topic__in=topics, refused=False, due_at__lte=DatabaseNow())
+    due = ScheduledMessage.objects.using(log.alias).filter(topic__in=topics, refused=False, due_at__lte=DatabaseNow())
     return due.exists()
 
 
 def anything_due(
-    alias: str,
+    log: Log,
     group: str,
     topic: str,
     ordering: str,
@@ -69,71 +69,71 @@ def anything_due(
     their epochs; None: of all. The tables are read in the order in which a message passes through them, so that none
     is missed.
     """
-    streams, epochs = _streams(alias, group, topic, "position")
+    streams, epochs = _streams(log, group, topic, "position")
     others = {
         at: position
         for at, position in streams.items()
         if at not in owned and (served is None or number_within(epochs, at.partition) in served)
     }
     if len(epochs) > 1:
-        ready = _may_start(alias, group, topic, epochs)
+        ready = _may_start(log, group, topic, epochs)
         others = {at: position for at, position in others.items() if at.partition in ready}
     if not others:
         return False
     if ordering == "partition":  # nothing is read behind a delayed message
-        held = {(p, q) for p, q in execute(alias, WAITING, (topic, group)).fetchall()}
+        held = {(p, q) for p, q in log.execute(WAITING, (topic, group)).fetchall()}
         others = {at: position for at, position in others.items() if (at.partition, at.priority) not in held}
-    if beyond(alias, others):
+    if beyond(log, others):
         return True
     behind_none = ""
     if ordering in ORDERING_QUEUES:
         messages, of_a_queue = ORDERING_QUEUES[ordering]
         behind_none = BEHIND_NONE.replace("{messages}", messages).replace("{of_a_queue}", of_a_queue)
-    unsettled = execute(alias, UNSETTLED.replace("{behind_none}", behind_none), (topic, group) * 2).fetchall()
+    unsettled = log.execute(UNSETTLED.replace("{behind_none}", behind_none), (topic, group) * 2).fetchall()
     partitions = {ref.partition for ref in others}
     return any(partition in partitions for (partition,) in unsettled)
 
 
-def with_work(alias: str, groups: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+def with_work(log: Log, groups: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
     """Return those (group, topic) that may have anything to do: their topics have messages that they have not settled,
     due or not. One statement for all whose topics are empty."""
-    log = Message.objects.using(alias).filter(topic=OuterRef("name"))
-    topics = Topic.objects.using(alias).filter(Exists(log), name__in={topic for _, topic in groups})
+    published = Message.objects.using(log.alias).filter(topic=OuterRef("name"))
+    topics = Topic.objects.using(log.alias).filter(Exists(published), name__in={topic for _, topic in groups})
     filled = set(topics.values_list("name", flat=True))
-    known = registered(alias, filled) if filled else set()
+    known = registered(log, filled) if filled else set()
     some = {(group, topic) for group, topic in groups if topic in filled}
-    return {one for one in some if one not in known or unacked_streams(alias, *one)}
+    return {one for one in some if one not in known or unacked_streams(log, *one)}
 
 
-def unread_streams(alias: str, group: str, topic: str) -> list[PartitionRef]:
+def unread_streams(log: Log, group: str, topic: str) -> list[PartitionRef]:
     """Return the partitions of a group that have messages above its position."""
-    return beyond(alias, _streams(alias, group, topic, "position")[0])
+    return beyond(log, _streams(log, group, topic, "position")[0])
 
 
-def unacked_streams(alias: str, group: str, topic: str, through: int | None = None) -> list[PartitionRef]:
+def unacked_streams(log: Log, group: str, topic: str, through: int | None = None) -> list[PartitionRef]:
     """Return the partitions of a group that have messages above its watermark (and up to an offset, if one is given):
     collection waits for them."""
-    return beyond(alias, _streams(alias, group, topic, "offset_acked")[0], through)
+    return beyond(log, _streams(log, group, topic, "offset_acked")[0], through)
 
 
-def _may_start(alias: str, group: str, topic: str, epochs: Sequence[Epoch]) -> set[int]:
+def _may_start(log: Log, group: str, topic: str, epochs: Sequence[Epoch]) -> set[int]:
     """Return the partitions whose messages count as due: what waits for the end of an epoch that is being closed waits
     for a moment only."""
     closed = [epoch if epoch.end is not None else replace(epoch, end=0) for epoch in epochs]
-    registered = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).first()
-    priorities = Topic.objects.using(alias).values_list("priorities", flat=True).get(name=topic)
-    return startable(closed, unfinished(alias, registered, priorities, epochs) if registered else ())
+    registered = ConsumerGroup.objects.using(log.alias).filter(topic=topic, consumer_group=group).first()
+    priorities = Topic.objects.using(log.alias).values_list("priorities", flat=True).get(name=topic)
+    return startable(closed, unfinished(log, registered, priorities, epochs) if registered else ())
 
 
-def _streams(alias: str, group: str, topic: str, column: str) -> tuple[dict[PartitionRef, int], Sequence[Epoch]]:
+def _streams(log: Log, group: str, topic: str, column: str) -> tuple[dict[PartitionRef, int], Sequence[Epoch]]:
     """Return a column of the offset row of each partition, one that was never acquired has no row: the group's start;
     and the topic's epochs."""
-    options = Topic.objects.using(alias).filter(name=topic).first()
-    registered = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).first()
+    options = Topic.objects.using(log.alias).filter(name=topic).first()
+    registered = ConsumerGroup.objects.using(log.alias).filter(topic=topic, consumer_group=group).first()
     if options is None or registered is None:
         return {}, ()
-    epochs = layouts.epochs(alias, topic)
-    rows = Offset.objects.using(alias).filter(topic=topic, consumer_group=group)
+    epochs = layouts.epochs(log, topic)
+    rows = Offset.objects.using(log.alias).filter(topic=topic, consumer_group=group)
     stored = {(p, q): value for p, q, value in rows.values_list("partition", "priority", column)}
     streams = {
         PartitionRef(group, topic, p, q): stored.get((p, q), registered.start)

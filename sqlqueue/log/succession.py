@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sqlqueue.core.epochs import Epoch, feeders, numbers_of, startable
 from sqlqueue.core.partition.ref import PartitionRef
+from sqlqueue.database.log import Log
 from sqlqueue.log import layouts
 from sqlqueue.log.streams import beyond
 from sqlqueue.models import ConsumerGroup, Offset, PartitionLease, Topic
@@ -30,7 +31,7 @@ class Leased(NamedTuple):
 
 
 def unfinished(
-    alias: str, group: ConsumerGroup, priorities: int, epochs: Sequence[Epoch], among: Collection[int] | None = None
+    log: Log, group: ConsumerGroup, priorities: int, epochs: Sequence[Epoch], among: Collection[int] | None = None
 ) -> set[int]:
     """Return the partitions of closed epochs in which a group has messages above its watermark; `among`: of these.
 
@@ -40,7 +41,7 @@ def unfinished(
     closed = [epoch for epoch in epochs[:-1] if epoch.end is not None]
     if not closed:
         return set()
-    rows = Offset.objects.using(alias).filter(
+    rows = Offset.objects.using(log.alias).filter(
         topic=group.topic,
         consumer_group=group.consumer_group,
         partition__gte=closed[0].base,
@@ -57,14 +58,14 @@ def unfinished(
             for q in range(priorities)
             if (acked := stored.get((p, q), group.start)) < end
         }
-        found.update(ref.partition for ref in beyond(alias, streams, end))
+        found.update(ref.partition for ref in beyond(log, streams, end))
     return found
 
 
-def may_start(alias: str, group: ConsumerGroup, partitions: Collection[int]) -> set[int]:
+def may_start(log: Log, group: ConsumerGroup, partitions: Collection[int]) -> set[int]:
     """Return those of some partitions that a group may start now."""
-    epochs = layouts.epochs(alias, group.topic)
-    priorities = Topic.objects.using(alias).values_list("priorities", flat=True).get(name=group.topic)
+    epochs = layouts.epochs(log, group.topic)
+    priorities = Topic.objects.using(log.alias).values_list("priorities", flat=True).get(name=group.topic)
     before = {
         number
         for index, later in enumerate(epochs)
@@ -72,23 +73,23 @@ def may_start(alias: str, group: ConsumerGroup, partitions: Collection[int]) -> 
         for earlier in epochs[:index]
         for number in feeders(partition, later, earlier)
     }
-    left = unfinished(alias, group, priorities, epochs, before) if before else set()
+    left = unfinished(log, group, priorities, epochs, before) if before else set()
     return startable(epochs, left).intersection(partitions)
 
 
-def give_leases(alias: str, group: ConsumerGroup, topic: Topic) -> bool:
+def give_leases(log: Log, group: ConsumerGroup, topic: Topic) -> bool:
     """Insert the leases that a group has not, and let it start what it may; return whether any lease has become free.
 
     In the caller's transaction, which has locked the topic: so no watermark falls meanwhile.
     """
-    leases = PartitionLease.objects.using(alias).filter(topic=topic.name, consumer_group=group.consumer_group)
+    leases = PartitionLease.objects.using(log.alias).filter(topic=topic.name, consumer_group=group.consumer_group)
     holders = dict(leases.values_list("partition", "holder"))
-    epochs = layouts.epochs(alias, topic.name)
+    epochs = layouts.epochs(log, topic.name)
     missing = [number for number in numbers_of(epochs) if number not in holders]
     waiting = {number for number, holder in holders.items() if holder == WAITS}
     if not missing and not waiting:
         return False
-    left = unfinished(alias, group, topic.priorities, epochs) if len(epochs) > 1 else set()
+    left = unfinished(log, group, topic.priorities, epochs) if len(epochs) > 1 else set()
     ready = startable(epochs, left)
     leases.bulk_create(
         [
@@ -108,19 +109,19 @@ def give_leases(alias: str, group: ConsumerGroup, topic: Topic) -> bool:
     return bool(freed) or not ready.isdisjoint(missing)
 
 
-def leased(alias: str, group: str, topic: str) -> Leased:
+def leased(log: Log, group: str, topic: str) -> Leased:
     """Return what a group has leases of, and whether give_leases() has something to do. Two statements; a few more
     while leases wait."""
-    epochs = layouts.epochs(alias, topic)
-    rows = PartitionLease.objects.using(alias).filter(topic=topic, consumer_group=group)
+    epochs = layouts.epochs(log, topic)
+    rows = PartitionLease.objects.using(log.alias).filter(topic=topic, consumer_group=group)
     holders = dict(rows.values_list("partition", "holder"))
     numbered = {number: within for epoch in epochs for within, number in enumerate(epoch.numbers)}
     waiting = {number for number in numbered if holders.get(number) == WAITS}
     counted = {number: within for number, within in numbered.items() if number in holders and number not in waiting}
     if len(counted) == len(numbered):
         return Leased(counted, waiting, False)
-    registered = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group).first()
+    registered = ConsumerGroup.objects.using(log.alias).filter(topic=topic, consumer_group=group).first()
     if registered is None:
         return Leased(counted, waiting, False)
     missing = len(counted) + len(waiting) < len(numbered)
-    return Leased(counted, waiting, missing or bool(may_start(alias, registered, waiting)))
+    return Leased(counted, waiting, missing or bool(may_start(log, registered, waiting)))

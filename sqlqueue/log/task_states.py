@@ -15,13 +15,13 @@ from functools import partial
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
-from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from sqlqueue.core.codec import JSON_OPTIONS, decode
 from sqlqueue.core.outcomes import TOO_LATE, storable
 from sqlqueue.database import retries
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import Expired, InvalidMessage, LeaseLost, WorkerEnded
 from sqlqueue.models import ScheduledMessage, TaskState
 from sqlqueue.models.task_state import FAILED, READY, RUNNING, SUCCESSFUL
@@ -112,7 +112,7 @@ class Overrun:
     most: int | None
 
 
-def begin(alias: str, fresh: TaskState, running: Running, overrun: Overrun, give_up: Callable[[], bool]) -> TaskState:
+def begin(log: Log, fresh: TaskState, running: Running, overrun: Overrun, give_up: Callable[[], bool]) -> TaskState:
     """Store that a task's attempt starts, in a transaction of its own, and return the task's state.
 
     It is not RUNNING if there is nothing to run: an earlier delivery of this message has ended the task. Its run_offset
@@ -121,15 +121,15 @@ def begin(alias: str, fresh: TaskState, running: Running, overrun: Overrun, give
     failures say so, and the caller ends the task without an attempt; give_up: whether the delivery is lost, which ends
     the wait for a database that is unreachable. Raises LeaseLost if a later delivery has begun, and after give_up.
     """
-    values = (alias, fresh, running, overrun, give_up)
-    begun = retries.patiently(alias, retries.run, alias, _begin, *values, give_up=give_up)
+    values = (log, fresh, running, overrun, give_up)
+    begun = retries.patiently(log, retries.run, log, _begin, *values, give_up=give_up)
     if begun is None:
         raise LeaseLost
     return begun
 
 
-def _begin(alias: str, fresh: TaskState, running: Running, overrun: Overrun, is_lost: Callable[[], bool]) -> TaskState:
-    found = TaskState.objects.using(alias).select_for_update().filter(pk=fresh.pk).first()
+def _begin(log: Log, fresh: TaskState, running: Running, overrun: Overrun, is_lost: Callable[[], bool]) -> TaskState:
+    found = TaskState.objects.using(log.alias).select_for_update().filter(pk=fresh.pk).first()
     state = found or fresh
     offset, token, attempt = running.order
     if state.run_offset > offset:  # its replay has begun, and this message is read again
@@ -154,9 +154,9 @@ def _begin(alias: str, fresh: TaskState, running: Running, overrun: Overrun, is_
     state.run = running.name
     state.kept_for = None if running.keep is None else int(running.keep.total_seconds())
     if found is None:
-        state.save(using=alias, force_insert=True)
+        state.save(using=log.alias, force_insert=True)
     else:
-        state.save(using=alias, update_fields=BEGUN)
+        state.save(using=log.alias, update_fields=BEGUN)
     return state
 
 
@@ -166,33 +166,33 @@ def add_error(state: TaskState, error: TaskFailure) -> None:
     state.errors, state.failures = _as_text(errors[-MOST_ERRORS:]), state.failures + 1
 
 
-def end(alias: str, state: TaskState, give_up: Callable[[], bool]) -> bool:
+def end(log: Log, state: TaskState, give_up: Callable[[], bool]) -> bool:
     """Store how an attempt has ended: the state's status, return value, errors and times. Return whether that is so: a
     later attempt may have begun, or the state may be gone."""
-    return bool(retries.patiently(alias, retries.run_statement, alias, _end, alias, state, give_up=give_up))
+    return bool(retries.patiently(log, retries.run_statement, log, _end, log, state, give_up=give_up))
 
 
-def _end(alias: str, state: TaskState) -> bool:
-    rows = TaskState.objects.using(alias).filter(pk=state.pk, run=state.run)
+def _end(log: Log, state: TaskState) -> bool:
+    rows = TaskState.objects.using(log.alias).filter(pk=state.pk, run=state.run)
     values = {name: getattr(state, name) for name in ("status", "return_value", "errors", "failures")}
     return bool(rows.update(**values, finished_at=state.finished_at, expires_at=state.expires_at))
 
 
-def mark_dead(alias: str, offset: int, payload: Any, error: str) -> None:
+def mark_dead(log: Log, offset: int, payload: Any, error: str) -> None:
     """Store that a task has failed whose message becomes a dead letter, in the caller's transaction: unless its own
     attempt has said so, it ended its consumer processes. `task_killed` is announced after the commit."""
     try:
         id = of_message(decode(payload)).pk
     except (ValueError, TypeError, KeyError):
         return  # a message that is no task's
-    unfinished = TaskState.objects.using(alias).select_for_update().exclude(status__in=FINISHED)
+    unfinished = TaskState.objects.using(log.alias).select_for_update().exclude(status__in=FINISHED)
     for state in unfinished.filter(pk=id, run_offset__lte=offset):
         add_error(state, failure_of_worker(error))
         state.status, state.finished_at = FAILED, timezone.now()
         state.expires_at = expiry(state)
         state.run, state.run_offset = "", offset
-        state.save(using=alias, force_update=True)
-        transaction.on_commit(partial(announce, task_killed, mark_dead, id=state.pk), using=alias)
+        state.save(using=log.alias, force_update=True)
+        log.on_commit(partial(announce, task_killed, mark_dead, id=state.pk))
 
 
 def failure_of_worker(error: str) -> TaskFailure:
@@ -204,21 +204,21 @@ def failure_of_worker(error: str) -> TaskFailure:
 # -- deleting ---------------------------------------------------------------------------------------------------------
 
 
-def withdraw(alias: str, numbers: Sequence[int]) -> None:
+def withdraw(log: Log, numbers: Sequence[int]) -> None:
     """Delete the states of the tasks whose scheduled messages the caller's transaction is about to delete: they would
     wait for ever. It locks those messages, so that none enters the log meanwhile. A task that has begun before, and was
     published again, keeps its state."""
-    rows = ScheduledMessage.objects.using(alias).filter(pk__in=numbers, topic__startswith=PREFIX).order_by("pk")
+    rows = ScheduledMessage.objects.using(log.alias).filter(pk__in=numbers, topic__startswith=PREFIX).order_by("pk")
     payloads = rows.select_for_update().values_list("payload", flat=True)
     ids = [payload["id"] for payload in payloads if isinstance(payload, dict) and isinstance(payload.get("id"), str)]
     if ids:
-        _delete_some(TaskState.objects.using(alias).filter(pk__in=ids, status=READY, run_offset=0))
+        _delete_some(TaskState.objects.using(log.alias).filter(pk__in=ids, status=READY, run_offset=0))
 
 
-def expire(alias: str) -> int:
+def expire(log: Log) -> int:
     """Delete the states that have expired, MOST_AT_ONCE at most; return how many."""
-    expired = TaskState.objects.using(alias).filter(expires_at__lte=timezone.now())
-    return _delete(alias, expired, "expires_at", MOST_AT_ONCE // BATCH)
+    expired = TaskState.objects.using(log.alias).filter(expires_at__lte=timezone.now())
+    return _delete(log, expired, "expires_at", MOST_AT_ONCE // BATCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,30 +232,30 @@ class Prune:
     backends: Sequence[str] = ()
 
 
-def to_prune(alias: str, wanted: Prune) -> QuerySet[TaskState]:
+def to_prune(log: Log, wanted: Prune) -> QuerySet[TaskState]:
     """Return the finished states that a prune would delete."""
     either = Q(pk__in=[])
     for status, before in ((SUCCESSFUL, wanted.successful_before), (FAILED, wanted.failed_before)):
         if before is not None:
             either |= Q(status=status, finished_at__lte=before)
-    rows = TaskState.objects.using(alias).filter(either)
+    rows = TaskState.objects.using(log.alias).filter(either)
     rows = rows.filter(queue__in=wanted.queues) if wanted.queues else rows
     return rows.filter(backend__in=wanted.backends) if wanted.backends else rows
 
 
-def prune(alias: str, wanted: Prune) -> Iterator[int]:
+def prune(log: Log, wanted: Prune) -> Iterator[int]:
     """Delete these states in batches; yield how many each had."""
-    while deleted := _delete(alias, to_prune(alias, wanted), "finished_at", 1):
+    while deleted := _delete(log, to_prune(log, wanted), "finished_at", 1):
         yield deleted
 
 
-def _delete(alias: str, rows: QuerySet[TaskState], order: str, batches: int) -> int:
+def _delete(log: Log, rows: QuerySet[TaskState], order: str, batches: int) -> int:
     total = 0
     for _ in range(batches):
         keys = list(rows.order_by(order).values_list("pk", flat=True)[:BATCH])
         if keys:
             # Again by the condition: a replay may have started one of them meanwhile.
-            total += retries.run_statement(alias, _delete_some, rows.filter(pk__in=keys))
+            total += retries.run_statement(log, _delete_some, rows.filter(pk__in=keys))
         if len(keys) < BATCH:
             break
     return total

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.db import Error, connections
+from django.db import Error
 
 from sqlqueue.conf import settings
 from sqlqueue.core.logfmt import logfmt
@@ -22,8 +22,8 @@ from sqlqueue.core.periodic import DueTicks, ScheduleDefinition, due_ticks, from
 from sqlqueue.database import retries
 from sqlqueue.database.clock import moment
 from sqlqueue.database.gate import PERIODIC, take_duty
+from sqlqueue.database.log import Log
 from sqlqueue.database.retries import ErrorKind
-from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.log.publish import publish_many
 from sqlqueue.signals import announce, tick_refused, ticks_published
@@ -82,20 +82,20 @@ class Ticks(NamedTuple):
     error: Error | None = None
 
 
-def seconds_to_next(alias: str) -> float | None:
+def seconds_to_next(log: Log) -> float | None:
     """Return in how many seconds the next tick of all schedules is due, negative if it is; None for never. One
     statement."""
-    syntax = dialect(alias)
+    syntax = log.dialect
     text = NEXT.replace("{epoch_now}", syntax.epoch("{now}")).replace("{epoch_next}", syntax.epoch("MIN(next_tick)"))
-    now, following = execute(alias, text).fetchone()
+    now, following = log.execute(text).fetchone()
     return None if following is None else (moment(following) - moment(now)).total_seconds()
 
 
-def read_rows(alias: str, where: str = "", values: Any = ()) -> list[ScheduleRow]:
+def read_rows(log: Log, where: str = "", values: Any = ()) -> list[ScheduleRow]:
     """Return the schedules, of all names or of those that a condition names."""
-    epoch = dialect(alias).epoch
+    epoch = log.dialect.epoch
     columns = ", ".join([COLUMNS, *map(epoch, TIMES), epoch("{now}")])
-    found = execute(alias, ROWS.replace("{columns}", columns).replace("{where}", where), values).fetchall()
+    found = log.execute(ROWS.replace("{columns}", columns).replace("{where}", where), values).fetchall()
     return [_row(*values) for values in found]
 
 
@@ -104,7 +104,7 @@ def _row(name: str, definition: str, digest: str, superseded: str, paused: Any, 
     return ScheduleRow(name, definition, digest, superseded, bool(paused), refusal, *moments)
 
 
-def publish_due(alias: str, digests: Mapping[str, str]) -> Ticks:
+def publish_due(log: Log, digests: Mapping[str, str]) -> Ticks:
     """Publish the ticks that are due, at most 500: of the schedules that this process has declared (names and digests
     of their definitions), and of those that another running process has.
 
@@ -113,23 +113,23 @@ def publish_due(alias: str, digests: Mapping[str, str]) -> Ticks:
     another schedule.
     """
     try:
-        return _announced(retries.run_once(alias, _publish, alias, digests))
+        return _announced(retries.run_once(log, _publish, log, digests))
     except (Error, SqlqueueError) as error:
-        if connections[alias].in_atomic_block or _gone(error):
+        if log.connection.in_atomic_block or _gone(error):
             raise
-    return _publish_each(alias, digests, _due(alias, digests))
+    return _publish_each(log, digests, _due(log, digests))
 
 
-def retry_refused(alias: str, digests: Mapping[str, str]) -> int:
+def retry_refused(log: Log, digests: Mapping[str, str]) -> int:
     """Publish what is due of the schedules that were refused; return how many ticks were published."""
-    return _publish_each(alias, digests, [row for row in _due(alias, digests) if row.refusal]).published
+    return _publish_each(log, digests, [row for row in _due(log, digests) if row.refusal]).published
 
 
-def _publish_each(alias: str, digests: Mapping[str, str], rows: Sequence[ScheduleRow]) -> Ticks:
+def _publish_each(log: Log, digests: Mapping[str, str], rows: Sequence[ScheduleRow]) -> Ticks:
     published, last = 0, None
     for row in rows:
         try:
-            published += _publish_alone(alias, digests, row)
+            published += _publish_alone(log, digests, row)
         except Error as error:
             if _gone(error):
                 raise
@@ -138,15 +138,15 @@ def _publish_each(alias: str, digests: Mapping[str, str], rows: Sequence[Schedul
     return Ticks(published, False, error=last)
 
 
-def _publish_alone(alias: str, digests: Mapping[str, str], row: ScheduleRow) -> int:
+def _publish_alone(log: Log, digests: Mapping[str, str], row: ScheduleRow) -> int:
     """Publish the ticks of one schedule in a transaction of their own, or note why they are refused."""
     try:
-        return _announced(retries.run_once(alias, _publish, alias, digests, row.name)).published
+        return _announced(retries.run_once(log, _publish, log, digests, row.name)).published
     except SqlqueueError as error:
-        _refuse(alias, row, str(error))
+        _refuse(log, row, str(error))
     except Error as error:
         if retries.classify(error) is ErrorKind.DATA:
-            _refuse(alias, row, f"the database refuses it: {error}")
+            _refuse(log, row, f"the database refuses it: {error}")
         elif retries.classify(error) is ErrorKind.CONTENTION:
             logger.info(logfmt("tick_waits", schedule=row.name, error=error))
         else:
@@ -158,18 +158,18 @@ def _gone(error: Exception) -> bool:
     return isinstance(error, Error) and retries.classify(error) is ErrorKind.GONE
 
 
-def _due(alias: str, digests: Mapping[str, str]) -> list[ScheduleRow]:
-    return [row for row in read_rows(alias, DUE) if row.attended or row.name in digests]
+def _due(log: Log, digests: Mapping[str, str]) -> list[ScheduleRow]:
+    return [row for row in read_rows(log, DUE) if row.attended or row.name in digests]
 
 
-def _publish(alias: str, digests: Mapping[str, str], only: str = "") -> Ticks:
+def _publish(log: Log, digests: Mapping[str, str], only: str = "") -> Ticks:
     """Publish in the caller's transaction. only: of this schedule; otherwise of those that were not refused."""
-    if not take_duty(alias, PERIODIC):
+    if not take_duty(log, PERIODIC):
         return Ticks(0, False)
     left, complete = TICKS_AT_ONCE, True
     messages: dict[str, list[NewMessage]] = {}
     noted: list[tuple[ScheduleRow, ScheduleDefinition, DueTicks]] = []
-    for row in _due(alias, digests):
+    for row in _due(log, digests):
         if row.name != only if only else row.refusal:
             continue
         if left <= 0:
@@ -177,7 +177,7 @@ def _publish(alias: str, digests: Mapping[str, str], only: str = "") -> Ticks:
             break
         definition = from_text(row.name, row.definition)
         due = _of_row(row, definition, left)
-        if _advance(alias, row, definition, due, digests.get(row.name) == row.digest):
+        if _advance(log, row, definition, due, digests.get(row.name) == row.digest):
             left -= len(due.ticks)
             complete = complete and due.complete
             messages.setdefault(definition.topic, []).extend(_message(definition, tick) for tick in due.ticks)
@@ -198,10 +198,10 @@ def _message(definition: ScheduleDefinition, tick: datetime) -> NewMessage:
     return NewMessage(definition.payload_of(tick), key=definition.key, id=id, group=group, unique_for=False)
 
 
-def _advance(alias: str, row: ScheduleRow, definition: ScheduleDefinition, due: DueTicks, own: bool) -> bool:
+def _advance(log: Log, row: ScheduleRow, definition: ScheduleDefinition, due: DueTicks, own: bool) -> bool:
     """Note these ticks in the schedule's row; return False if an operator has changed it meanwhile. own: this process
     has the same definition."""
-    time = dialect(alias).time
+    time = log.dialect.time
     last = due.ticks[-1] if due.ticks else row.last_tick
     values = [time(due.through), time(definition.recurrence.after(due.through)), None if last is None else time(last)]
     # As long as ticks that fell due before a gap are left, the gap's beginning has to be known.
@@ -209,7 +209,7 @@ def _advance(alias: str, row: ScheduleRow, definition: ScheduleDefinition, due: 
     text = ADVANCE.replace("{published}", PUBLISHED if due.ticks else "")
     text = text.replace("{attended}", ATTENDED if attends else "")
     values += [attention()] if attends else []
-    return bool(execute(alias, text, (*values, row.name, row.digest, time(row.ticked_to))).rowcount)
+    return bool(log.execute(text, (*values, row.name, row.digest, time(row.ticked_to))).rowcount)
 
 
 def attention() -> int:
@@ -225,8 +225,8 @@ def _announced(ticks: Ticks) -> Ticks:
     return ticks
 
 
-def _refuse(alias: str, row: ScheduleRow, reason: str) -> None:
+def _refuse(log: Log, row: ScheduleRow, reason: str) -> None:
     reason = storable(reason)
-    execute(alias, REFUSE, (reason, row.name, row.digest))
+    log.execute(REFUSE, (reason, row.name, row.digest))
     if reason != row.refusal:
         announce(tick_refused, publish_due, schedule=row.name, reason=reason)

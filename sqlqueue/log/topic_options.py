@@ -18,6 +18,7 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, did_you_mean
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.setting.topics import HISTORIES
 from sqlqueue.database import retries
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.layouts import with_present
 from sqlqueue.models import Topic
@@ -73,24 +74,24 @@ def _stored(topic: HasOptions, option: str) -> Any:
     return getattr(topic, "present_partitions", stored) if option == "partitions" else stored
 
 
-def all_differences(alias: str, options: Sequence[str] = CHANGEABLE) -> Iterator[Difference]:
+def all_differences(log: Log, options: Sequence[str] = CHANGEABLE) -> Iterator[Difference]:
     """Yield where the topics differ from the settings of this process, by name."""
-    topics = Topic.objects.using(alias)
+    topics = Topic.objects.using(log.alias)
     for topic in (with_present(topics) if "partitions" in options else topics).order_by("name"):
         yield from differences(topic, options)
 
 
-def apply_settings(alias: str) -> list[str]:
+def apply_settings(log: Log) -> list[str]:
     """Let the settings' retention and history hold in every topic, but for overrides; return the topics that another
     transaction has locked, such as a collection: to be called again for these.
 
     A running consumer follows a new history within a second, and collection a new retention at its next iteration. It
     does not wait for locked rows, and writes only rows that differ.
     """
-    left = {found.topic for found in all_differences(alias) if not found.overridden}
+    left = {found.topic for found in all_differences(log) if not found.overridden}
     for name in sorted(left):
         try:
-            changed = retries.run_once(alias, _apply, alias, name)
+            changed = retries.run_once(log, _apply, log, name)
         except Error as error:
             if retries.classify(error) is not retries.ErrorKind.CONTENTION:
                 raise
@@ -106,9 +107,9 @@ def apply_settings(alias: str) -> list[str]:
     return sorted(left)
 
 
-def _apply(alias: str, name: str) -> list[Difference] | None:
+def _apply(log: Log, name: str) -> list[Difference] | None:
     """Write a topic's row in the caller's transaction; return what was changed, None if another has locked the row."""
-    topics = Topic.objects.using(alias).filter(name=name)
+    topics = Topic.objects.using(log.alias).filter(name=name)
     topic = topics.select_for_update(skip_locked=True).first()
     if topic is None:
         return None if topics.exists() else []
@@ -118,7 +119,7 @@ def _apply(alias: str, name: str) -> list[Difference] | None:
     return changed
 
 
-def override(alias: str, topic: str, values: Mapping[str, Any]) -> list[Difference]:
+def override(log: Log, topic: str, values: Mapping[str, Any]) -> list[Difference]:
     """Let exactly these options of a topic be what is given, whatever the settings say; the settings of this process
     hold for the others at once, so that {} takes every override back. Return what has changed.
 
@@ -126,11 +127,11 @@ def override(alias: str, topic: str, values: Mapping[str, Any]) -> list[Differen
     option, an invalid value, or an unknown topic.
     """
     checked = checked_overrides(topic, values)
-    return retries.run(alias, _override, alias, topic, checked)
+    return retries.run(log, _override, log, topic, checked)
 
 
-def _override(alias: str, name: str, values: Mapping[str, Any]) -> list[Difference]:
-    topics = Topic.objects.using(alias).filter(name=name)
+def _override(log: Log, name: str, values: Mapping[str, Any]) -> list[Difference]:
+    topics = Topic.objects.using(log.alias).filter(name=name)
     topic = topics.select_for_update().first()
     if topic is None:
         raise ConfigurationError(f"there is no topic {name!r}")

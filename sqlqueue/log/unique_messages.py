@@ -16,7 +16,7 @@ from sqlqueue.database.aside import aside
 from sqlqueue.database.chunks import in_chunks, insert_all
 from sqlqueue.database.gate import COLLECTOR, take_duty
 from sqlqueue.database.insert_sql import LogRow
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 
 TABLE = "sqlqueue_unique_message"
 INTO = f"{TABLE} (digest, topic, partition_key, message_id, published_at)"
@@ -92,32 +92,32 @@ class Locked(NamedTuple):
     added: set[str]
 
 
-def lock(alias: str, rows: Mapping[str, LogRow], named: Collection[str]) -> Locked:
+def lock(log: Log, rows: Mapping[str, LogRow], named: Collection[str]) -> Locked:
     """Lock the rows of these digests, in the caller's transaction, and look which of their messages are pending.
 
     A digest without a row gets one, with the id that is given. named: digests of which that may be an id of an earlier
     message that was published without unique_for: their rows get the id of no message; all other ids are
     fresh. Waits for transactions that have locked one of them.
     """
-    held = _hold(alias, {digest: row._replace(id=new_id()) if digest in named else row for digest, row in rows.items()})
+    held = _hold(log, {digest: row._replace(id=new_id()) if digest in named else row for digest, row in rows.items()})
     added = {digest for digest, one in held.items() if one.id == rows[digest].id and digest not in named}
     known = {digest: one for digest, one in held.items() if digest not in added}
-    return Locked(_pending_of(alias, known), added)
+    return Locked(_pending_of(log, known), added)
 
 
-def look(alias: str, digest: str) -> Pending | None:
+def look(log: Log, digest: str) -> Pending | None:
     """Return the message of a digest that is pending, as last committed, without locks; None if there is none."""
     found: dict[str, Pending] = {}
-    with aside(alias) as run:
-        text = f"SELECT message_id, {dialect(alias).remaining('published_at')} FROM {TABLE} WHERE digest = %s"
+    with aside(log) as run:
+        text = f"SELECT message_id, {log.dialect.remaining('published_at')} FROM {TABLE} WHERE digest = %s"
         for id, left in run(text, (digest,)).fetchall():
-            _look(alias, {digest: Held(id, -float(left))}, found, run)
+            _look(log, {digest: Held(id, -float(left))}, found, run)
     return found.get(digest)
 
 
-def renew(alias: str, rows: Iterable[tuple[str, LogRow]]) -> None:
+def renew(log: Log, rows: Iterable[tuple[str, LogRow]]) -> None:
     """Store these messages as the last ones of their digests, which this transaction has locked."""
-    insert_all(alias, INTO, ROW, dialect(alias).upsert("digest", RENEW), _values(rows), CHUNK)
+    insert_all(log, INTO, ROW, log.dialect.upsert("digest", RENEW), _values(rows), CHUNK)
 
 
 def _values(rows: Iterable[tuple[str, LogRow]]) -> list[tuple[object, ...]]:
@@ -125,42 +125,42 @@ def _values(rows: Iterable[tuple[str, LogRow]]) -> list[tuple[object, ...]]:
     return sorted(((digest, row.topic, row.key, row.id) for digest, row in rows), key=lambda row: row[1:3])
 
 
-def _hold(alias: str, rows: Mapping[str, LogRow]) -> dict[str, Held]:
+def _hold(log: Log, rows: Mapping[str, LogRow]) -> dict[str, Held]:
     found: dict[str, Held] = {}
-    syntax = dialect(alias)
+    syntax = log.dialect
     age = syntax.remaining("published_at")
-    for some in in_chunks(alias, _values(rows.items()), CHUNK):
+    for some in in_chunks(log, _values(rows.items()), CHUNK):
         text = f"INSERT INTO {INTO} VALUES {', '.join([ROW] * len(some))} {syntax.upsert('digest', LOCK)}"
         if syntax.returns_inserted:
             text += f" RETURNING digest, message_id, {age}"
-        cursor = execute(alias, text, [value for values in some for value in values])
+        cursor = log.execute(text, [value for values in some for value in values])
         if not syntax.returns_inserted:  # this reads what was committed last, too: it locks what is locked already
             text = syntax.lock_free(TABLE, "digest", len(some), ("message_id", age))
-            cursor = execute(alias, text, [digest for digest, *_ in some])
+            cursor = log.execute(text, [digest for digest, *_ in some])
         found.update({digest: Held(id, -float(left)) for digest, id, left in cursor.fetchall()})
     return found
 
 
-def _pending_of(alias: str, held: Mapping[str, Held]) -> dict[str, Pending]:
+def _pending_of(log: Log, held: Mapping[str, Held]) -> dict[str, Pending]:
     found: dict[str, Pending] = {}
-    ids = _look(alias, held, found, lambda text, values: execute(alias, text, values))
+    ids = _look(log, held, found, lambda text, values: log.execute(text, values))
     # InnoDB at REPEATABLE READ: a snapshot may be older than the row that it has just locked.
     newer = {digest: one for digest, one in held.items() if ids.get(digest) != one.id}
     if newer:
-        with aside(alias) as run:
-            _look(alias, newer, found, run)
+        with aside(log) as run:
+            _look(log, newer, found, run)
     return found
 
 
 def _look(
-    alias: str, held: Mapping[str, Held], found: dict[str, Pending], run: Callable[[str, Any], Any]
+    log: Log, held: Mapping[str, Held], found: dict[str, Pending], run: Callable[[str, Any], Any]
 ) -> dict[str, str]:
     """Add the pending messages to `found`; return the ids that the rows have in the snapshot that was read."""
     ids: dict[str, str] = {}
     digests = list(held)
     for start in range(0, len(digests), CHUNK):
         some = digests[start : start + CHUNK]
-        text = dialect(alias).joined("given", ("digest",), len(some), LOOK)
+        text = log.dialect.joined("given", ("digest",), len(some), LOOK)
         for digest, id, number, offset, unsettled, may_run in run(text, some).fetchall():
             ids[digest] = id
             if number is not None:
@@ -180,7 +180,7 @@ class Purged(NamedTuple):
     beyond: str
 
 
-def purge(alias: str, beyond: str, stop: Callable[[], bool] = lambda: False) -> Purged:
+def purge(log: Log, beyond: str, stop: Callable[[], bool] = lambda: False) -> Purged:
     """Delete rows whose messages are not pending any more, of the next MOST_BATCHES * CHUNK rows behind a digest.
 
     It waits for no publisher, and one that waits for it adds the row again. One process at a time.
@@ -189,23 +189,23 @@ def purge(alias: str, beyond: str, stop: Callable[[], bool] = lambda: False) -> 
     for _ in range(MOST_BATCHES):
         if stop():
             break
-        found = execute(alias, BEYOND, (round(LEFT_ALONE * 1_000_000), beyond, CHUNK)).fetchall()
+        found = log.execute(BEYOND, (round(LEFT_ALONE * 1_000_000), beyond, CHUNK)).fetchall()
         if old := [digest for digest, old_enough in found if old_enough]:
-            total += retries.run(alias, _purge, alias, old)
+            total += retries.run(log, _purge, log, old)
         beyond = found[-1][0] if len(found) == CHUNK else ""
         if not beyond:
             break
     return Purged(total, beyond)
 
 
-def _purge(alias: str, digests: Sequence[str]) -> int:
-    if not take_duty(alias, COLLECTOR):
+def _purge(log: Log, digests: Sequence[str]) -> int:
+    if not take_duty(log, COLLECTOR):
         return 0
-    free = execute(alias, dialect(alias).lock_free(TABLE, "digest", len(digests)), digests).fetchall()
+    free = log.execute(log.dialect.lock_free(TABLE, "digest", len(digests)), digests).fetchall()
     held = {digest: Held("", 0.0) for (digest,) in free}
     still: dict[str, Pending] = {}
     if held:
-        _look(alias, held, still, lambda text, values: execute(alias, text, values))
+        _look(log, held, still, lambda text, values: log.execute(text, values))
     if over := [digest for digest in held if digest not in still]:
-        execute(alias, dialect(alias).delete(TABLE, "digest", len(over)), over)
+        log.execute(log.dialect.delete(TABLE, "digest", len(over)), over)
     return len(over)

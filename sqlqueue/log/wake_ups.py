@@ -18,13 +18,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from django.db import Error, connections
+from django.db import Error
 
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database.generations import placed
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.known_layouts import known_layouts
 from sqlqueue.database.lock_timeouts import unless_locked
+from sqlqueue.database.log import Log
 from sqlqueue.models.subscriber_heartbeat import AHEAD
 
 logger = logging.getLogger("sqlqueue")
@@ -79,28 +80,28 @@ class Known:
         self.changing_until = now + CHANGES_LAST
 
 
-_known: dict[str, Known] = {}  # by alias
+_known: dict[Log, Known] = {}  # by alias
 _socket: socket.socket | None = None
 
 
-def partitions_of(alias: str, rows: Sequence[LogRow]) -> frozenset[TopicPartition] | None:
+def partitions_of(log: Log, rows: Sequence[LogRow]) -> frozenset[TopicPartition] | None:
     """Return where messages are that were added, if that says whom to wake; None: all consumers."""
-    known = _known.get(alias)
+    known = _known.get(log)
     if known is None or len(known.addresses) <= FEW or not 0 < len(rows) <= MOST_ROWS:
         return None
-    return frozenset((row.topic, row.partition) for row in placed(rows, known_layouts(alias))[0])
+    return frozenset((row.topic, row.partition) for row in placed(rows, known_layouts(log))[0])
 
 
-def wake(alias: str, partitions: Collection[TopicPartition] | None = None) -> None:
+def wake(log: Log, partitions: Collection[TopicPartition] | None = None) -> None:
     """Send a datagram to each consumer of this database that has one of these partitions (None: to each). Where one is
     refused, those that have come since get one, too, if it is time to read the addresses again."""
     now = time.monotonic()
-    known = _known.setdefault(alias, Known())
-    sent = _addresses(alias, known, partitions, now)
+    known = _known.setdefault(log, Known())
+    sent = _addresses(log, known, partitions, now)
     if not known.addresses or not _send(sent):
         return
     known.changing(now)
-    _send([address for address in _addresses(alias, known, partitions, now) if address not in sent])
+    _send([address for address in _addresses(log, known, partitions, now) if address not in sent])
 
 
 def forget() -> None:
@@ -114,27 +115,27 @@ def parsed(text: str) -> Address | None:
     return (host, int(port)) if host and port.isdecimal() and int(port) < 65536 else None
 
 
-def _addresses(alias: str, known: Known, partitions: Collection[TopicPartition] | None, now: float) -> list[Address]:
+def _addresses(log: Log, known: Known, partitions: Collection[TopicPartition] | None, now: float) -> list[Address]:
     """Return whom to wake."""
     if known.outdated(known.read_at, now):
-        _read(alias, known, now)
+        _read(log, known, now)
     if partitions is None or len(known.addresses) <= FEW:
         return known.addresses
     found: dict[Address, None] = {}
     for topic, partition in partitions:
         owners = known.owners.get(topic)
-        if (owners is None or known.outdated(owners.read_at, now)) and not connections[alias].in_atomic_block:
-            owners = known.owners[topic] = Owners(now, _owners(alias, topic) or (owners and owners.of))
+        if (owners is None or known.outdated(owners.read_at, now)) and not log.connection.in_atomic_block:
+            owners = known.owners[topic] = Owners(now, _owners(log, topic) or (owners and owners.of))
         if owners is None or owners.of is None:
             return known.addresses
         found |= dict.fromkeys(owners.of.get(partition, ()))
     return list(found)
 
 
-def _owners(alias: str, topic: str) -> Mapping[int, Sequence[Address]] | None:
+def _owners(log: Log, topic: str) -> Mapping[int, Sequence[Address]] | None:
     found: dict[int, list[Address]] = defaultdict(list)
     try:
-        for partition, text in unless_locked(alias, OWNERS, (topic,), seconds=AT_MOST):
+        for partition, text in unless_locked(log, OWNERS, (topic,), seconds=AT_MOST):
             if address := parsed(text):
                 found[partition].append(address)
     except Error as error:
@@ -143,12 +144,12 @@ def _owners(alias: str, topic: str) -> Mapping[int, Sequence[Address]] | None:
     return found
 
 
-def _read(alias: str, known: Known, now: float) -> None:
+def _read(log: Log, known: Known, now: float) -> None:
     known.read_at = now  # first, so that other threads do not all ask
-    if connections[alias].in_atomic_block:
+    if log.connection.in_atomic_block:
         return
     try:
-        found = unless_locked(alias, ADDRESSES, (round(AHEAD.total_seconds() * 1_000_000),), seconds=AT_MOST)
+        found = unless_locked(log, ADDRESSES, (round(AHEAD.total_seconds() * 1_000_000),), seconds=AT_MOST)
     except Error as error:
         logger.info(logfmt("notifier_silent", error=error))
         return

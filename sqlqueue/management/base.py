@@ -21,6 +21,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.indented import indented_or_compact
 from sqlqueue.core.logfmt import printable
 from sqlqueue.database import retries
+from sqlqueue.database.log import Log, current_log, reading_log
 from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.management import terminal
@@ -34,13 +35,13 @@ UNREACHABLE = 4  # the database does not answer, or cannot write
 INTERRUPTED = 130
 
 
-def migrate_first(alias: str, error: DatabaseError) -> CommandError | None:
+def migrate_first(log: Log, error: DatabaseError) -> CommandError | None:
     """Return the CommandError for a database error that missing or outdated tables cause; None for any other cause."""
-    if retries.classify(error) in (retries.ErrorKind.SCHEMA, retries.ErrorKind.OTHER) and pending_migrations(alias):
-        if settings.is_replica(alias):
-            return CommandError(missing_tables(alias))
-        text = f"the queue's tables in {alias!r} are not up to date: run `python manage.py migrate sqlqueue`"
-        return CommandError(text if alias == DEFAULT_DB_ALIAS else f"{text[:-1]} --database {alias}`")
+    if retries.classify(error) in (retries.ErrorKind.SCHEMA, retries.ErrorKind.OTHER) and pending_migrations(log):
+        if settings.is_replica(log.alias):
+            return CommandError(missing_tables(log))
+        text = f"the queue's tables in {log.alias!r} are not up to date: run `python manage.py migrate sqlqueue`"
+        return CommandError(text if log.alias == DEFAULT_DB_ALIAS else f"{text[:-1]} --database {log.alias}`")
     return None
 
 
@@ -67,12 +68,12 @@ class QueueCommand(BaseCommand):
     every_database: Collection[str] = ()
     home_database: Collection[str] = ()
     on_several = False  # whether it is done on one database after another: one with nothing to do is no error then
-    _replica = ""
+    _replica: Log | None = None
 
     @property
-    def alias(self) -> str:
-        """The alias of the database that the command works on."""
-        return settings.DATABASE
+    def log(self) -> Log:
+        """The log that the command works on."""
+        return current_log()
 
     def create_parser(self, prog_name: str, subcommand: str, **options: Any) -> CommandParser:
         """Add the option --database."""
@@ -81,20 +82,20 @@ class QueueCommand(BaseCommand):
         return parser
 
     @property
-    def asked(self) -> str:
-        """The alias of the database that an error comes from: the queue's, or the replica if the command reads that."""
-        return self._replica or self.alias
+    def asked(self) -> Log:
+        """The log that an error comes from: the queue's, or the replica if the command reads that."""
+        return self._replica or self.log
 
-    def reading_alias(self) -> str:
-        """Return the alias for a command that only looks, and say so if it is a replica's. Nothing that changes the
+    def reading_log(self) -> Log:
+        """Return the log for a command that only looks, and say so if it is a replica's. Nothing that changes the
         queue may follow from what is read there."""
-        alias = settings.reading_alias
-        if settings.is_replica(alias):
-            self._replica = alias
-            age = newest_heartbeat(alias)
+        log = reading_log()
+        if settings.is_replica(log.alias):
+            self._replica = log
+            age = newest_heartbeat(log)
             beat = "it has no heartbeat" if age is None else f"its newest heartbeat is {terminal.ago(age)} old"
-            self.note(f"Read from the replica {alias!r}, which may be behind: {beat}.")
-        return alias
+            self.note(f"Read from the replica {log.alias!r}, which may be behind: {beat}.")
+        return log
 
     def execute(self, *args: Any, **options: Any) -> Any:
         """Run the command and turn errors into exit codes. A closed pipe (`| head`) is not an error."""
@@ -112,7 +113,7 @@ class QueueCommand(BaseCommand):
                 raise first from error
             if retries.classify(error) is not retries.ErrorKind.GONE:
                 raise
-            text = f"the database {self.asked!r} does not answer, or cannot write: {error}"
+            text = f"the database {self.asked.alias!r} does not answer, or cannot write: {error}"
             raise CommandError(printable(text), returncode=UNREACHABLE) from error
         except BrokenPipeError:
             # Python flushes what is left in the buffer when it exits, which would fail again.
@@ -124,24 +125,24 @@ class QueueCommand(BaseCommand):
     def _on_databases(self, *args: Any, **options: Any) -> Any:
         if settings.problems() or settings.is_at_database:  # another command calls this one
             return super().execute(*args, **options)
-        aliases = chosen(options, self.every_database, self.home_database)
-        if len(aliases) == 1:
-            with settings.at(aliases[0]):
+        logs = chosen(options, self.every_database, self.home_database)
+        if len(logs) == 1:
+            with settings.at(logs[0].alias):
                 return super().execute(*args, **options)
         if endless := next((name for name in ("json", "watch") if options.get(name)), None):
-            names = ", ".join(settings.label(alias) for alias in aliases)
+            names = ", ".join(settings.label(log.alias) for log in logs)
             raise CommandError(f"--{endless} shows one database: say which with --database: {names}")
         failed: Exception | None = None
         self.on_several = True
-        for alias in aliases:
+        for log in logs:
             try:
-                with settings.at(alias):
-                    (options.get("stdout") or self.stdout).write(f"database {settings.label(alias)}\n")
+                with settings.at(log.alias):
+                    (options.get("stdout") or self.stdout).write(f"database {settings.label(log.alias)}\n")
                     super().execute(*args, **options)
             except DatabaseError as error:
                 if retries.classify(error) is not retries.ErrorKind.GONE:
                     raise
-                self.note(f"database {settings.label(alias)!r} does not answer, or cannot write: {error}")
+                self.note(f"database {settings.label(log.alias)!r} does not answer, or cannot write: {error}")
                 failed = error
         if failed is not None:
             raise CommandError("not every database has answered", returncode=UNREACHABLE)

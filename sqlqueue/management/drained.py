@@ -11,19 +11,20 @@ from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
 from sqlqueue.database import clock
 from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.database.log import Log
 from sqlqueue.models import DeliveryState, ScheduledMessage
 
 
-def what_waits(aliases: Iterable[str], consumers: Sequence[Consumer], drained_for: float = 0.0) -> str:
+def what_waits(logs: Iterable[Log], consumers: Sequence[Consumer], drained_for: float = 0.0) -> str:
     """Return a sentence that says how many messages of these consumers wait for a retry or their time, and until when;
     "" if none does. drained_for: seconds since the drain began: what has become due since may have been left."""
     groups, began = Q(), DatabaseNow() - timedelta(seconds=drained_for)
     for each in consumers:
         groups |= Q(consumer_group=each.group, topic=each.topic)
     count, times = 0, list[datetime]()
-    for alias in aliases:
-        states = DeliveryState.objects.using(alias).unsettled().filter(groups, in_flight=NOT_IN_FLIGHT)
-        scheduled = ScheduledMessage.objects.using(alias).filter(topic__in={each.topic for each in consumers})
+    for log in logs:
+        states = DeliveryState.objects.using(log.alias).unsettled().filter(groups, in_flight=NOT_IN_FLIGHT)
+        scheduled = ScheduledMessage.objects.using(log.alias).filter(topic__in={each.topic for each in consumers})
         for rows, column in (
             (states.filter(invisible_until__gt=began), "invisible_until"),
             (scheduled.filter(refused=False, due_at__gt=began), "due_at"),

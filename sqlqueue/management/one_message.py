@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from sqlqueue.conf import settings
+from sqlqueue.database.log import all_logs, current_log
 from sqlqueue.models import Message
 from sqlqueue.stats.message_status import MessageStatus, get_status, status_of
 from sqlqueue.stats.search import MOST_KEYS, keys_of
@@ -32,7 +32,7 @@ def by_id(topic: str, id: str, key: str | None) -> MessageStatus:
         return status
     if key:
         raise CommandError(_unknown(topic, f"the id {id!r} and key {key!r}"))
-    keys = sorted({found for alias in settings.aliases for found in keys_of(alias, topic, id)})
+    keys = sorted({found for log in all_logs() for found in keys_of(log, topic, id)})
     if not keys:
         raise CommandError(_unknown(topic, f"the id {id!r}, whatever its key"))
     if len(keys) > 1:
@@ -45,11 +45,11 @@ def by_id(topic: str, id: str, key: str | None) -> MessageStatus:
 
 def by_offset(topic: str, offset: int) -> tuple[MessageStatus, str]:
     """Return the status of a message in the log, and the error that it has as a dead letter. Raises CommandError."""
-    message = Message.objects.using(settings.DATABASE).filter(offset=offset).without_content().first()
+    message = Message.objects.using(current_log().alias).filter(offset=offset).without_content().first()
     if message is None or message.topic != topic:
         where = "the log has none at it" if message is None else f"it is one of topic {message.topic!r}"
         raise CommandError(f"topic {topic!r} has no message at offset {offset}: {where}")
-    return status_of(settings.DATABASE, message), message.last_error or ""
+    return status_of(current_log(), message), message.last_error or ""
 
 
 def _unknown(topic: str, named: str) -> str:

@@ -12,6 +12,7 @@ from sqlqueue.core.bounds import CENTURY
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.database import clock
 from sqlqueue.database.horizon import highest_offset
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.groups import EARLIEST, LATEST
 from sqlqueue.log.seek import offset_before, within_calendar
@@ -22,7 +23,7 @@ HELP = "an offset, a time (2026-01-31T12:00, in TIME_ZONE unless it names anothe
 AGO = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 
-def offset_above(alias: str, expression: str) -> int:
+def offset_above(log: Log, expression: str) -> int:
     """Return the offset above which the messages lie that an offset expression names.
 
     Raises ConfigurationError for a text that is not an offset expression.
@@ -30,20 +31,20 @@ def offset_above(alias: str, expression: str) -> int:
     if expression == EARLIEST:
         return 0
     if expression == LATEST:
-        return highest_offset(alias)
+        return highest_offset(log)
     if expression.isdecimal():
         if len(expression) > len(str(HIGHEST_OFFSET)) or int(expression) > HIGHEST_OFFSET:
             raise ConfigurationError(f"{expression[:40]!r} is not an offset: the highest is {HIGHEST_OFFSET}")
         return max(0, int(expression) - 1)
-    return offset_before(alias, _moment(alias, expression))
+    return offset_before(log, _moment(log, expression))
 
 
-def _moment(alias: str, expression: str) -> datetime:
+def _moment(log: Log, expression: str) -> datetime:
     if match := AGO.fullmatch(expression):
         ago = float(match[1]) * UNITS[match[2]]
         if ago > CENTURY:
             raise ConfigurationError(f"{expression[:40]!r} is longer ago than 100 years, which is the most")
-        return clock.now(alias) - timedelta(seconds=ago)
+        return clock.now(log) - timedelta(seconds=ago)
     try:
         at = parse_datetime(expression)
     except ValueError:
@@ -56,22 +57,22 @@ def _moment(alias: str, expression: str) -> datetime:
         return within_calendar(at.replace(tzinfo=timezone.utc))
 
 
-def known_topic(alias: str, name: str) -> Topic:
+def known_topic(log: Log, name: str) -> Topic:
     """Return a topic that exists, and never create one; raise ConfigurationError for a name that no topic has."""
-    topic = Topic.objects.using(alias).filter(name=name).first()
+    topic = Topic.objects.using(log.alias).filter(name=name).first()
     if topic is None:
-        names = Topic.objects.using(alias).values_list("name", flat=True)
+        names = Topic.objects.using(log.alias).values_list("name", flat=True)
         raise ConfigurationError(f"there is no topic {name!r}.{did_you_mean(name, names) if names else ''}")
     return topic
 
 
-def known_groups(alias: str, topic: str, wanted: list[str]) -> list[str]:
+def known_groups(log: Log, topic: str, wanted: list[str]) -> list[str]:
     """Return the names of a topic's groups, sorted: those in `wanted`, or all if it is empty.
 
     Raises ConfigurationError for a group that is not registered in the topic.
     """
-    known_topic(alias, topic)
-    groups = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
+    known_topic(log, topic)
+    groups = ConsumerGroup.objects.using(log.alias).filter(topic=topic).order_by("consumer_group")
     names = list(groups.values_list("consumer_group", flat=True))
     for name in wanted:
         if name not in names:

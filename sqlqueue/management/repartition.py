@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError
 
+from sqlqueue.database.log import Log
 from sqlqueue.log.change_state import (
     END,
     GATE,
@@ -36,8 +37,8 @@ OFTEN, SELDOM = 0.1, 1.0  # seconds between two steps, or two looks at who has t
 
 def alter(command: QueueCommand, topic: str, options: dict[str, Any]) -> None:
     """Change a topic's partitions, carry on a change that was interrupted, or abort it."""
-    alias = command.alias
-    change = under_way(alias)
+    log = command.log
+    change = under_way(log)
     if options["abort"]:
         _abort(command, topic, change, options["dry_run"])
         return
@@ -53,7 +54,7 @@ def alter(command: QueueCommand, topic: str, options: dict[str, Any]) -> None:
             f"topic {change.topic!r} is being changed to {change.later.partitions} partitions, and one change at a time"
             f" is made: `queuetopic alter {change.topic} --partitions {change.later.partitions}` carries it on"
         )
-    present = open_block(alias, topic)
+    present = open_block(log, topic)
     if not mine and present.partitions == partitions:
         if not command.on_several:
             raise CommandError(f"topic {topic!r} has {partitions} partitions already")
@@ -68,7 +69,7 @@ def alter(command: QueueCommand, topic: str, options: dict[str, Any]) -> None:
         command.say("It was begun before, and is carried on.")
     else:
         command.confirm(f"Change topic {topic!r} to {partitions} partitions?", options)
-        repartition.begin(alias, topic, partitions)
+        repartition.begin(log, topic, partitions)
     carry_on(command)
     command.say(
         f"Topic {topic!r} has {partitions} partitions. Each group begins them when it has settled what is in the former"
@@ -80,15 +81,15 @@ def alter(command: QueueCommand, topic: str, options: dict[str, Any]) -> None:
 def _explain(command: QueueCommand, topic: str, before: int, partitions: int) -> None:
     command.say(
         f"Topic {topic!r}: {before} partitions become {partitions} others. New messages go to those; what is in the"
-        f" former ones stays there, and {_groups(command.alias, topic)} there first."
+        f" former ones stays there, and {_groups(command.log, topic)} there first."
     )
-    for one in epochs(command.alias, topic)[:-1]:
+    for one in epochs(command.log, topic)[:-1]:
         if one.end is not None:
             command.note(f"partitions of a former change, {one.partitions} of them, are still being settled")
 
 
-def _groups(alias: str, topic: str) -> str:
-    names = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
+def _groups(log: Log, topic: str) -> str:
+    names = ConsumerGroup.objects.using(log.alias).filter(topic=topic).order_by("consumer_group")
     return ", ".join(names.values_list("consumer_group", flat=True)) + " end" if names else "any group ends"
 
 
@@ -96,7 +97,7 @@ def carry_on(command: QueueCommand) -> None:
     """Carry on the change that is under way on the database of a command, and say how far it is."""
     told = ""
     began = time.monotonic()
-    for progress in Repartition(command.alias).run(0):
+    for progress in Repartition(command.log).run(0):
         if progress.stage != told:
             told, began = progress.stage, time.monotonic()
             command.say(f"{TOLD[told]}.")
@@ -123,6 +124,6 @@ def _abort(command: QueueCommand, topic: str, change: Change | None, dry_run: bo
     if command.on_several and (change is None or change.topic != topic or not change.going):
         command.say(f"No change of topic {topic!r} is under way.")
         return
-    repartition.abort(command.alias, topic)
+    repartition.abort(command.log, topic)
     carry_on(command)
     command.say(f"Topic {topic!r} stays with its partitions.", done=True)

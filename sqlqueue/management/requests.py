@@ -21,8 +21,8 @@ def wait(command: QueueCommand, request: Request, name: str) -> None:
     try:
         with command.progress(request.kind, request.total) as progress:
             while request.active:
-                more = requests.carry_out(command.alias)
-                request.refresh_from_db(using=command.alias)
+                more = requests.carry_out(command.log)
+                request.refresh_from_db(using=command.log.alias)
                 progress.reach(request.done)
                 if request.active and not more:
                     command.pause(LOOK_EVERY)
@@ -38,7 +38,7 @@ def wait(command: QueueCommand, request: Request, name: str) -> None:
 def show_list(command: QueueCommand, kind: str, options: Mapping[str, str], as_json: bool, noted: bool = False) -> None:
     """Print the newest requests of a kind. options: those that are shown, by their names, with their headings; noted:
     whether the table has the notes, which JSON always has."""
-    found = list(Request.objects.using(command.alias).filter(kind=kind).order_by("-id")[:20])
+    found = list(Request.objects.using(command.log.alias).filter(kind=kind).order_by("-id")[:20])
     names = ("id", "topic", "consumer_group", *options, "state", "done", "total", "rate", "ordered_by", "note")
     rows = [[one.options.get(name) if name in options else getattr(one, name) for name in names] for one in found]
     if as_json:
@@ -54,10 +54,10 @@ def show_list(command: QueueCommand, kind: str, options: Mapping[str, str], as_j
 
 def cancel(command: QueueCommand, kind: str, number: int, name: str) -> None:
     """Cancel a request of a kind. name: the command's. Raises CommandError if there is no such request."""
-    request = Request.objects.using(command.alias).filter(kind=kind, pk=number).first()
+    request = Request.objects.using(command.log.alias).filter(kind=kind, pk=number).first()
     if request is None:
         raise CommandError(f"there is no {NOUNS[kind]} {number}: `{name} orders` lists them")
-    if requests.cancel(command.alias, number):
+    if requests.cancel(command.log, number):
         command.say(f"{NOUNS[kind].capitalize()} {number} is {CANCELLED}.", done=True)
     else:
         command.say(f"There was nothing to do: {NOUNS[kind]} {number} is {request.state}.")

@@ -16,6 +16,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import highest_offset
+from sqlqueue.database.log import all_logs, current_log, logs_of
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown, LeaseLost, SqlqueueError
 from sqlqueue.log.topics import existing
 from sqlqueue.management.arguments import refuse_broken_texts
@@ -65,7 +66,7 @@ class SparkCommand(BaseCommand):
         except SqlqueueError as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:
-            if (first := migrate_first(settings.DATABASE, error)) is None:
+            if (first := migrate_first(current_log(), error)) is None:
                 raise
             raise first from error
         except KeyboardInterrupt:
@@ -73,9 +74,9 @@ class SparkCommand(BaseCommand):
 
     def on_databases(self, options: dict[str, Any]) -> Iterator[str]:
         """Let DATABASE be each database in turn, and yield their aliases; once, and "", if there is one log only."""
-        for alias in chosen(options, ("",), ()):
-            with settings.at(alias):
-                database = settings.label(alias) if settings.several else ""
+        for log in chosen(options, ("",), ()):
+            with settings.at(log.alias):
+                database = log.label if settings.several else ""
                 if database:
                     self.say(f"database {database}")
                 yield database
@@ -86,17 +87,17 @@ class SparkCommand(BaseCommand):
 
         Raises ConfigurationError for a name of which no database knows a topic.
         """
-        here = settings.DATABASE
+        here = current_log()
         if named and settings.several and (unknown := sorted({*named} - self._known(named))):
             raise ConfigurationError(f"there is no topic {unknown[0]!r}: nothing was ever published to it")
         if named:
-            return [name for name in named if not settings.several or here in settings.databases_of(name)]
-        rows = Topic.objects.using(here).order_by("name").exclude(name__endswith=DEAD_LETTER_SUFFIX)
+            return [name for name in named if not settings.several or here in logs_of(name)]
+        rows = Topic.objects.using(here.alias).order_by("name").exclude(name__endswith=DEAD_LETTER_SUFFIX)
         return list(rows.values_list("name", flat=True))
 
     @staticmethod
     def _known(names: list[str]) -> set[str]:
-        return {name for alias in settings.aliases for name in existing(alias, names)}
+        return {name for log in all_logs() for name in existing(log, names)}
 
     @contextmanager
     def spark(self, options: dict[str, Any]) -> Iterator[SparkSession]:
@@ -137,11 +138,11 @@ def setting(text: str) -> tuple[str, str]:
 
 def new_messages(topic: str) -> Callable[[], int]:
     """Return a function that counts the messages of a topic that are newer than this call, on all databases."""
-    before = {alias: highest_offset(alias) for alias in settings.aliases}
+    before = {log: highest_offset(log) for log in all_logs()}
 
     def count() -> int:
         retries.close_lost_connections()  # Spark may have taken longer than an idle connection lasts
-        newer = (Message.objects.using(alias).filter(topic=topic, offset__gt=low) for alias, low in before.items())
+        newer = (Message.objects.using(log.alias).filter(topic=topic, offset__gt=low) for log, low in before.items())
         return sum(rows.count() for rows in newer)
 
     return count

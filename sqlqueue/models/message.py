@@ -16,7 +16,7 @@ from sqlqueue.database.chunks import in_chunks
 from sqlqueue.database.fields import DatabaseNow, ExactField, UnicodeTextField
 from sqlqueue.database.ids import FIND, IN_LOG, Identity, keys_looked_up, looked_up
 from sqlqueue.database.insert_sql import Stored
-from sqlqueue.database.statements import dialect
+from sqlqueue.database.log import Log
 from sqlqueue.database.weight import LIGHT
 from sqlqueue.models.topic import TOPIC_COLUMN
 
@@ -34,19 +34,19 @@ class MessageQuerySet(models.QuerySet["Message"]):
 
     def of_id(self, topic: str, id: str, key: str) -> MessageQuerySet:
         """Return the message of a topic, id and key, by the index that is unique in them."""
-        return self.filter(offset=RawSQL(dialect(self.db).sql(FIND), (topic, id, key)))
+        return self.filter(offset=RawSQL(Log.of(self.db).dialect.sql(FIND), (topic, id, key)))
 
     def of_ids(self, identities: Sequence[Identity], *columns: str) -> list[Message]:
         """Return those messages of these topics, ids and keys that are there, by the index that is unique in them, with
         their offsets and these columns. A statement for each 500; conditions of the query itself do not count."""
         found: list[Message] = []
-        for some in in_chunks(self.db, identities, AT_ONCE):
-            found += self.raw(*looked_up(dialect(self.db), IN_LOG, some, ("offset", *columns)))
+        for some in in_chunks(Log.of(self.db), identities, AT_ONCE):
+            found += self.raw(*looked_up(Log.of(self.db).dialect, IN_LOG, some, ("offset", *columns)))
         return found
 
     def of_any_key(self, topic: str, id: str, most: int) -> list[Message]:
         """Return the messages of a topic and id, at most so many, by the same index: their offsets and keys."""
-        return list(self.raw(*keys_looked_up(dialect(self.db), topic, id, most)))
+        return list(self.raw(*keys_looked_up(Log.of(self.db).dialect, topic, id, most)))
 
     def without_content(self) -> MessageQuerySet:
         """Leave payload, headers and body in the server."""

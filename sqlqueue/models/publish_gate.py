@@ -11,7 +11,7 @@ from sqlqueue.database.fields import ExactField
 from sqlqueue.database.gate import DUTIES
 from sqlqueue.database.generations import read, stored
 from sqlqueue.database.insert_sql import NAMED, SERVER_LENGTH, SLOTS
-from sqlqueue.database.statements import execute
+from sqlqueue.database.log import Log
 from sqlqueue.database.turning import catch_up, make_sequence, newest_layout
 
 THERE = "SELECT slot, generation, writer FROM sqlqueue_publish_gate"
@@ -38,22 +38,22 @@ class PublishGate(models.Model):
         return str(self.slot)
 
 
-def fill(using: str) -> None:
+def fill(log: Log) -> None:
     """Add missing rows: after every migrate, and after a test has flushed the tables."""
-    make_sequence(using)
-    catch_up(using)
-    there = {slot: (generation, writer) for slot, generation, writer in execute(using, THERE).fetchall()}
+    make_sequence(log)
+    catch_up(log)
+    there = {slot: (generation, writer) for slot, generation, writer in log.execute(THERE).fetchall()}
     generation = max([read(generation) for slot, (generation, _) in there.items() if slot >= 0], default=None)
     writer = max([writer for _, writer in there.values()], default="")
     if generation is None:
-        generation = newest_layout(using)
+        generation = newest_layout(log)
     missing = set(range(SLOTS)).difference(there)
-    _insert(using, missing, stored(generation) if writer else generation, writer)
-    _insert(using, set(DUTIES).difference(there), 0)
-    _insert(using, {NAMED}.difference(there), 0, writer)
+    _insert(log, missing, stored(generation) if writer else generation, writer)
+    _insert(log, set(DUTIES).difference(there), 0)
+    _insert(log, {NAMED}.difference(there), 0, writer)
 
 
-def _insert(using: str, missing: Collection[int], generation: int, writer: str = "") -> None:
+def _insert(log: Log, missing: Collection[int], generation: int, writer: str = "") -> None:
     if missing:
         rows = [PublishGate(slot=slot, generation=generation, writer=writer) for slot in sorted(missing)]
-        PublishGate.objects.using(using).bulk_create(rows, ignore_conflicts=True)
+        PublishGate.objects.using(log.alias).bulk_create(rows, ignore_conflicts=True)

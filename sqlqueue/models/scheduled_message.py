@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 from sqlqueue.core.keys import GROUP_LENGTH, ID_LENGTH, KEY_LENGTH
 from sqlqueue.database.fields import DatabaseNow, ExactField, ShownJSON, UnicodeTextField
 from sqlqueue.database.ids import FIND_SCHEDULED
-from sqlqueue.database.statements import dialect
+from sqlqueue.database.log import Log
 from sqlqueue.models.topic import TOPIC_COLUMN
 
 
@@ -18,7 +18,7 @@ class ScheduledMessageQuerySet(models.QuerySet["ScheduledMessage"]):
 
     def of_id(self, topic: str, id: str, key: str) -> ScheduledMessageQuerySet:
         """Return the message of a topic, id and key, by the index that is unique in them."""
-        return self.filter(id=RawSQL(dialect(self.db).sql(FIND_SCHEDULED), (topic, id, key)))
+        return self.filter(id=RawSQL(Log.of(self.db).dialect.sql(FIND_SCHEDULED), (topic, id, key)))
 
 
 class ScheduledMessage(models.Model):

@@ -6,13 +6,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.db import connections
 from django.db.models import Min
 
 from sqlqueue.conf import settings
 from sqlqueue.database.gate import DUTIES
 from sqlqueue.database.insert_sql import NAMED, SLOTS
 from sqlqueue.database.limits import ServerLimits, limits, missing_indexes
+from sqlqueue.database.log import Log, all_logs
 from sqlqueue.database.tables import pending_migrations, queue_models
 from sqlqueue.models import PeriodicSchedule, PublishGate, ScheduledMessage
 from sqlqueue.stats.survey import Survey, database_time, survey
@@ -93,58 +93,58 @@ class Diagnostics:
 
 
 def read(
-    alias: str, handlers: Sequence[HandlerInfo], processes: int | None = None, threads: int | None = None
+    log: Log, handlers: Sequence[HandlerInfo], processes: int | None = None, threads: int | None = None
 ) -> Diagnostics:
     """Read the diagnostics. processes: None for as many as are alive (one if none is)."""
-    config = connections[alias].settings_dict
+    config = log.connection.settings_dict
     runtime = RuntimeSettings(
         threads or settings.THREADS,
         settings.SHUTDOWN_TIMEOUT,
         config["CONN_MAX_AGE"],
         bool(config["CONN_HEALTH_CHECKS"]),
     )
-    allowed = limits(alias)
-    if pending_migrations(alias):
+    allowed = limits(log)
+    if pending_migrations(log):
         return Diagnostics(True, allowed, runtime, processes or 1, handlers)
-    seen, refusals = survey(alias), _refusals(alias)
+    seen, refusals = survey(log), _refusals(log)
     return Diagnostics(
         False,
         allowed,
         runtime,
         processes or seen.subscribers or 1,
         handlers,
-        missing_indexes(alias, queue_models()),
-        len(DUTIES) + 1 + SLOTS - PublishGate.objects.using(alias).count(),
-        _clock(alias),
+        missing_indexes(log, queue_models()),
+        len(DUTIES) + 1 + SLOTS - PublishGate.objects.using(log.alias).count(),
+        _clock(log),
         seen,
         refusals[:MOST_REFUSALS],
         len(refusals) > MOST_REFUSALS,
-        PeriodicSchedule.objects.using(alias).exists(),
-        len(settings.aliases) - 1,
-        _detour(alias),
+        PeriodicSchedule.objects.using(log.alias).exists(),
+        len(all_logs()) - 1,
+        _detour(log),
     )
 
 
-def _detour(alias: str) -> Detour | None:
-    writer = PublishGate.objects.using(alias).filter(slot=NAMED).values_list("writer", flat=True).first()
+def _detour(log: Log) -> Detour | None:
+    writer = PublishGate.objects.using(log.alias).filter(slot=NAMED).values_list("writer", flat=True).first()
     if not writer:
         return None
-    waiting = ScheduledMessage.objects.using(alias).filter(pk__lt=0, refused=False)
+    waiting = ScheduledMessage.objects.using(log.alias).filter(pk__lt=0, refused=False)
     oldest = waiting.aggregate(oldest=Min("due_at"))["oldest"]
-    age = 0.0 if oldest is None else max(0.0, (database_time(alias) - oldest).total_seconds())
+    age = 0.0 if oldest is None else max(0.0, (database_time(log) - oldest).total_seconds())
     return Detour(writer, waiting.count(), age)
 
 
-def _clock(alias: str) -> ClockSkew:
+def _clock(log: Log) -> ClockSkew:
     reads: list[ClockSkew] = []
     for _ in range(CLOCK_READS):
         before = time.time()
-        database_now = database_time(alias).timestamp()
+        database_now = database_time(log).timestamp()
         after = time.time()
         reads.append(ClockSkew((before + after) / 2 - database_now, (after - before) / 2))
     return min(reads, key=lambda skew: skew.uncertainty)
 
 
-def _refusals(alias: str) -> list[RefusedMessage]:
-    rows = ScheduledMessage.objects.using(alias).filter(refused=True).order_by("due_at")
+def _refusals(log: Log) -> list[RefusedMessage]:
+    rows = ScheduledMessage.objects.using(log.alias).filter(refused=True).order_by("due_at")
     return [RefusedMessage(row.pk, row.topic, row.refusal or "") for row in rows[: MOST_REFUSALS + 1]]

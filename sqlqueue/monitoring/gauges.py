@@ -8,6 +8,7 @@ from prometheus_client.core import GaugeMetricFamily
 
 from sqlqueue.conf import settings
 from sqlqueue.core.effects import figures
+from sqlqueue.database.log import Log, all_logs
 from sqlqueue.exceptions import ConfigurationError, Unreachable
 from sqlqueue.stats.cached import recent_survey
 from sqlqueue.stats.groups import GroupSurvey
@@ -100,16 +101,16 @@ class StatsCollector:
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Return the gauges with their current values."""
         try:
-            aliases, several = settings.aliases, settings.several
+            aliases, several = all_logs(), settings.several
         except ConfigurationError:
             return [GaugeMetricFamily(*UP, value=0)]
-        surveys = {settings.label(alias): _survey(alias) for alias in aliases}
+        surveys = {log.label: _survey(log) for log in aliases}
         return list(_families(surveys, several))
 
 
-def _survey(alias: str) -> Survey | None:
+def _survey(log: Log) -> Survey | None:
     try:
-        return recent_survey.get(alias)
+        return recent_survey.get(log)
     except Unreachable:
         return None
 

@@ -20,6 +20,7 @@ from sqlqueue.core import outcomes
 from sqlqueue.core.exits import exit_name
 from sqlqueue.core.settle_plan import SettledAttempt, count_kinds
 from sqlqueue.database import clock
+from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.monitoring.gauges import StatsCollector
 
@@ -104,7 +105,7 @@ STATS_COLLECTOR = StatsCollector()
 def _of(metric: Metric, *values: str, database: str | None = None) -> Metric:
     """Return a metric's series, with several databases that of the one which is worked on, or of this one."""
     if DATABASE_LABEL:
-        values = (settings.label(settings.DATABASE) if database is None else database, *values)
+        values = (current_log().label if database is None else database, *values)
     return metric.labels(*values) if values else metric
 
 
@@ -122,7 +123,7 @@ def _dispatched(*, topic: str, group: str, count: int, **_: Any) -> None:
 
 
 def _settled(*, topic: str, group: str, attempts: Sequence[SettledAttempt], **_: Any) -> None:
-    now = clock.seen(settings.DATABASE)
+    now = clock.seen(current_log())
     kinds = count_kinds(attempts)
     # The messages of a batch share one call.
     calls = {(attempt.started, attempt.finished) for attempt, _ in attempts if attempt.started and attempt.finished}

@@ -17,6 +17,7 @@ from django.utils import translation
 
 from sqlqueue.conf import settings
 from sqlqueue.database import retries
+from sqlqueue.database.log import Log, all_logs, current_log, home_log
 from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import InvalidMessage, Unreachable
 from sqlqueue.monitoring.health import Excess, excesses
@@ -66,21 +67,21 @@ def live() -> HealthResponse:
 def ready(detailed: bool) -> HealthResponse:
     """Return 200 if the database answers and its tables are those of this version; with several databases: any of
     them."""
-    home = settings.home
+    home = home_log()
     problems = {home: _unready(home)}
     if detailed or problems[home]:  # else the others are not asked: one that hangs would hold up the answer
-        problems |= {alias: _unready(alias) for alias in settings.aliases if alias != home}
+        problems |= {log: _unready(log) for log in all_logs() if log != home}
     if all(problems.values()):
         return not_ready(problems[home], detailed)
     if detailed and settings.several:
-        told = {settings.label(alias): {"ok": not problem} for alias, problem in problems.items()}
+        told = {log.label: {"ok": not problem} for log, problem in problems.items()}
         return HealthResponse(200, {"ok": True, "databases": told})
     return HealthResponse(200, {"ok": True})
 
 
-def _unready(alias: str) -> str:
+def _unready(log: Log) -> str:
     try:
-        return "migrations are not applied" if _pending.get(alias) else ""
+        return "migrations are not applied" if _pending.get(log) else ""
     except Unreachable as error:
         return str(error)
 
@@ -93,23 +94,23 @@ def not_ready(problem: str, detailed: bool) -> HealthResponse:
 def health(detailed: bool) -> HealthResponse:
     """Return 200 if no health limit is exceeded; with details also what needs attention, and each group's figures. With
     several databases: of each by its name, and 200 if all are well."""
-    return _of_databases(lambda alias: _health(alias, detailed), detailed)
+    return _of_databases(lambda log: _health(log, detailed), detailed)
 
 
-def _of_databases(answer: Callable[[str], HealthResponse], detailed: bool) -> HealthResponse:
+def _of_databases(answer: Callable[[Log], HealthResponse], detailed: bool) -> HealthResponse:
     if not settings.several:
-        return answer(settings.DATABASE)
-    answers = {alias: answer(alias) for alias in settings.aliases}
+        return answer(current_log())
+    answers = {log: answer(log) for log in all_logs()}
     ok = all(one.status == 200 for one in answers.values())
     body: dict[str, Any] = {"ok": ok and all(one.body.get("ok") for one in answers.values())}
     if detailed:
-        body["databases"] = {name: one.body for name, one in answers.items()}
+        body["databases"] = {log.alias: one.body for log, one in answers.items()}
     return HealthResponse(200 if ok else 503, body)
 
 
-def _health(alias: str, detailed: bool) -> HealthResponse:
+def _health(log: Log, detailed: bool) -> HealthResponse:
     try:
-        survey = recent_survey.get(alias)
+        survey = recent_survey.get(log)
     except Unreachable as error:
         return not_ready(str(error), detailed)
     exceeded = excesses(survey)
@@ -124,9 +125,9 @@ def status() -> HealthResponse:
     return _of_databases(_status, detailed=True)
 
 
-def _status(alias: str) -> HealthResponse:
+def _status(log: Log) -> HealthResponse:
     try:
-        survey = recent_survey.get(alias)
+        survey = recent_survey.get(log)
     except Unreachable as error:
         return not_ready(str(error), detailed=True)
     groups = [{**asdict(group), "away": group.away} for group in survey.groups]
@@ -144,7 +145,7 @@ def message(topic: str, id: str, key: str) -> HealthResponse:
     except Error as error:
         if retries.classify(error) is not retries.ErrorKind.GONE:
             raise
-        retries.drop_connection(settings.DATABASE)
+        retries.drop_connection(current_log())
         return not_ready(UNREACHABLE, detailed=True)
     if found is None:
         return HealthResponse(404, {"error": "unknown: never published, cancelled, or collected without a kept result"})

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sqlqueue.core.keys import GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, checked_name, checked_text
 from sqlqueue.database.horizon import highest_offset
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import layouts
 from sqlqueue.log.collect import watermarks
@@ -44,7 +45,7 @@ def acknowledge(
     """
     refuse_in_async("acknowledge", "await sync_to_async(acknowledge)(…)")
     chosen = _chosen(topic, group, ids, key, offsets, database)
-    return sum(reschedule.acknowledge(alias, group, topic, some).changed for alias, some in chosen)
+    return sum(reschedule.acknowledge(log, group, topic, some).changed for log, some in chosen)
 
 
 def preview(
@@ -58,17 +59,17 @@ def preview(
 ) -> int:
     """Return how many messages acknowledge() would acknowledge; change nothing. Raises the same."""
     count = 0
-    for alias, some in _chosen(topic, group, ids, key, offsets, database):
+    for log, some in _chosen(topic, group, ids, key, offsets, database):
         for start in range(0, len(some), AT_ONCE):
-            found = unsettled(alias, topic, some[start : start + AT_ONCE]).get(group)
+            found = unsettled(log, topic, some[start : start + AT_ONCE]).get(group)
             count += len(found.waiting) if found is not None else 0
     return count
 
 
 def _chosen(
     topic: str, group: str, ids: Iterable[str] | None, key: str, offsets: Iterable[int] | None, database: str
-) -> Iterator[tuple[str, Sequence[int]]]:
-    """Yield the offsets of the messages that are meant, a bounded number at a time, each time with their alias."""
+) -> Iterator[tuple[Log, Sequence[int]]]:
+    """Yield the offsets of the messages that are meant, a bounded number at a time, each time with their log."""
     if isinstance(ids, str):
         raise ConfigurationError("ids must be several, not a text: write ids=[id]")
     if offsets is not None and (ids is not None or key):
@@ -79,29 +80,29 @@ def _chosen(
     checked_text(key, "key", KEY_LENGTH)
     wanted = None if offsets is None else sorted(set(offsets))
     named = None if ids is None else sorted({checked_text(id, "id", ID_LENGTH) for id in ids})
-    known = [alias for alias in worked_on(topic, database, wanted) if (group, topic) in registered(alias, [topic])]
+    known = [log for log in worked_on(topic, database, wanted) if (group, topic) in registered(log, [topic])]
     if not known:
         raise ConfigurationError(f"there is no group {group!r} in topic {topic!r}")
-    for alias in known:
+    for log in known:
         if wanted is not None:
-            yield alias, wanted
+            yield log, wanted
         elif named is None:
-            yield from ((alias, some) for some in _of_key(alias, topic, group, key))
+            yield from ((log, some) for some in _of_key(log, topic, group, key))
         else:
             for start in range(0, len(named), AT_ONCE):  # index: the messages' unique key
                 some = [(topic, id, key) for id in named[start : start + AT_ONCE]]
-                yield alias, [message.offset for message in Message.objects.using(alias).of_ids(some)]
+                yield log, [message.offset for message in Message.objects.using(log.alias).of_ids(some)]
 
 
-def _of_key(alias: str, topic: str, group: str, key: str) -> Iterator[Sequence[int]]:
+def _of_key(log: Log, topic: str, group: str, key: str) -> Iterator[Sequence[int]]:
     """Yield the offsets of a key's messages above the group's watermark: below, it has settled all. Index: (topic,
     partition, priority, offset)."""
-    last = highest_offset(alias)
-    priorities = Topic.objects.using(alias).values_list("priorities", flat=True).get(name=topic)
-    for partition in sorted({epoch.partition_of(key) for epoch in layouts.epochs(alias, topic)}):
+    last = highest_offset(log)
+    priorities = Topic.objects.using(log.alias).values_list("priorities", flat=True).get(name=topic)
+    for partition in sorted({epoch.partition_of(key) for epoch in layouts.epochs(log, topic)}):
         for priority in range(priorities):
-            beyond = watermarks(alias, topic, partition, priority).get(group, 0)
-            rows = Message.objects.using(alias).filter(topic=topic, partition=partition, priority=priority)
+            beyond = watermarks(log, topic, partition, priority).get(group, 0)
+            rows = Message.objects.using(log.alias).filter(topic=topic, partition=partition, priority=priority)
             rows = rows.filter(offset__lte=last).order_by("offset")
             found = True
             while found:

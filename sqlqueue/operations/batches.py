@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.membership import HEADER
+from sqlqueue.database.log import Log, home_log
 from sqlqueue.models import Batch, BatchPart, Message
 from sqlqueue.operations.replay import replay
 from sqlqueue.twins import refuse_in_async
@@ -18,20 +18,20 @@ def retry_failed(id: str, most: int = MOST_RETRIED) -> int:
     batches' topics."""
     refuse_in_async("retry_failed", "await sync_to_async(retry_failed)(…)")
     done = 0
-    for topic in _topics(settings.home, id):
-        if some := _dead_letters(settings.home, id, topic, most - done):
-            done += replay(topic, offsets=some, database=settings.label(settings.home))
-    inside = Batch.objects.using(settings.home).filter(parent=id, cancelled_at=None).order_by("id")
+    for topic in _topics(home_log(), id):
+        if some := _dead_letters(home_log(), id, topic, most - done):
+            done += replay(topic, offsets=some, database=home_log().label)
+    inside = Batch.objects.using(home_log().alias).filter(parent=id, cancelled_at=None).order_by("id")
     for inner in inside.values_list("id", flat=True):
         done += retry_failed(inner, most - done)
     return done
 
 
-def _topics(alias: str, id: str) -> list[str]:
-    rows = BatchPart.objects.using(alias).filter(batch=id)
+def _topics(log: Log, id: str) -> list[str]:
+    rows = BatchPart.objects.using(log.alias).filter(batch=id)
     return sorted(rows.values_list("topic", flat=True).distinct().order_by())
 
 
-def _dead_letters(alias: str, id: str, topic: str, most: int) -> list[int]:
-    rows = Message.objects.using(alias).filter(topic=topic + DEAD_LETTER_SUFFIX, **{f"headers__{HEADER}": id})
+def _dead_letters(log: Log, id: str, topic: str, most: int) -> list[int]:
+    rows = Message.objects.using(log.alias).filter(topic=topic + DEAD_LETTER_SUFFIX, **{f"headers__{HEADER}": id})
     return list(rows.order_by("offset").values_list("offset", flat=True)[:most])

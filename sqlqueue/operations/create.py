@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 
 from sqlqueue.conf import settings
 from sqlqueue.core.databases import as_stored
 from sqlqueue.core.keys import checked_consumed
+from sqlqueue.database.log import Log
 from sqlqueue.database.validation import refuse_dead_letters
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.topic_options import CHANGEABLE, checked_overrides
@@ -37,11 +38,11 @@ def planned_topic(
     )
 
 
-def create_topic(alias: str, topic: Topic) -> None:
+def create_topic(log: Log, topic: Topic) -> None:
     """Store a planned topic. It is declared from then on, for STRICT_TOPICS too. Raises ConfigurationError if it is
     there already."""
     try:
-        with transaction.atomic(alias):
-            topic.save(using=alias, force_insert=True)
+        with log.atomic():
+            topic.save(using=log.alias, force_insert=True)
     except IntegrityError:
         raise ConfigurationError(f"topic {topic.name!r} is there already") from None

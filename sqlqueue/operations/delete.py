@@ -9,6 +9,7 @@ from typing import NamedTuple
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
 from sqlqueue.database import retries
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import batch_parts
 from sqlqueue.log.collect import delete_free
@@ -69,29 +70,29 @@ class Deleted(NamedTuple):
     in_flight: int
 
 
-def check_deletable(alias: str, topic: str) -> None:
+def check_deletable(log: Log, topic: str) -> None:
     """Raise ConfigurationError for a topic that is not there, or has dead letters."""
     if topic.endswith(DEAD_LETTER_SUFFIX):
         raise ConfigurationError(f"topic {topic!r} has dead letters: discard those, which asks for a reason")
-    if not Topic.objects.using(alias).filter(name=topic).exists():
+    if not Topic.objects.using(log.alias).filter(name=topic).exists():
         raise ConfigurationError(f"there is no topic {topic!r}")
 
 
-def unsettled(alias: str, topic: str, offsets: Iterable[int]) -> dict[str, Unsettled]:
+def unsettled(log: Log, topic: str, offsets: Iterable[int]) -> dict[str, Unsettled]:
     """Return, by group, which of these messages it has not settled; groups that have settled all are left out. Five
     statements for each 500 messages, however many groups there are."""
     found: dict[str, Unsettled] = {}
     wanted = sorted(set(offsets))
     for start in range(0, len(wanted), AT_ONCE):
-        messages = _messages(alias, topic, wanted[start : start + AT_ONCE])
-        for group, its in _open(alias, topic, messages).items():
+        messages = _messages(log, topic, wanted[start : start + AT_ONCE])
+        for group, its in _open(log, topic, messages).items():
             so_far = found.setdefault(group, Unsettled(set(), set()))
             so_far.waiting.update(its.waiting)
             so_far.in_flight.update(its.in_flight)
     return found
 
 
-def delete(alias: str, topic: str, offsets: Iterable[int], *, also_unsettled: bool = False) -> Deleted:
+def delete(log: Log, topic: str, offsets: Iterable[int], *, also_unsettled: bool = False) -> Deleted:
     """Delete messages of a topic for good; offsets that are not in the log are ignored.
 
     Without `also_unsettled` only messages are deleted that every group has settled. With it, messages that wait for a
@@ -102,59 +103,59 @@ def delete(alias: str, topic: str, offsets: Iterable[int], *, also_unsettled: bo
     Deleting an unread message revokes the lease of its partition: what is in flight there is delivered again.
     Raises ConfigurationError for dead letters: discard those.
     """
-    check_deletable(alias, topic)
+    check_deletable(log, topic)
     wanted = sorted(set(offsets))
     done = Deleted(0, 0, 0)
     for start in range(0, len(wanted), AT_ONCE):
         chosen = wanted[start : start + AT_ONCE]
         if also_unsettled:
-            _acknowledge(alias, topic, chosen)
-        some = retries.run(alias, _delete, alias, topic, chosen)
+            _acknowledge(log, topic, chosen)
+        some = retries.run(log, _delete, log, topic, chosen)
         done = Deleted(*(sum(pair) for pair in zip(done, some)))
     return done
 
 
-def _acknowledge(alias: str, topic: str, offsets: Sequence[int]) -> None:
+def _acknowledge(log: Log, topic: str, offsets: Sequence[int]) -> None:
     """Acknowledge waiting messages, group by group, each group in its own transaction; a replay whose trial is among
     them fails. A message that is in flight in one group is left in all of them."""
-    found = unsettled(alias, topic, offsets)
+    found = unsettled(log, topic, offsets)
     in_flight = _all_of(found, "in_flight")
-    fail_trials(alias, topic, sorted(_all_of(found, "waiting") - in_flight), "was deleted by an operator")
+    fail_trials(log, topic, sorted(_all_of(found, "waiting") - in_flight), "was deleted by an operator")
     for group, its in sorted(found.items()):
-        acknowledge(alias, group, topic, its.waiting - in_flight)
+        acknowledge(log, group, topic, its.waiting - in_flight)
 
 
-def _delete(alias: str, topic: str, offsets: Sequence[int]) -> Deleted:
+def _delete(log: Log, topic: str, offsets: Sequence[int]) -> Deleted:
     """Delete what is settled, in one transaction that locks the topic: no group is registered or moved meanwhile."""
-    lock_topic(alias, topic)
-    messages = _messages(alias, topic, offsets)
-    found = _open(alias, topic, messages)
+    lock_topic(log, topic)
+    messages = _messages(log, topic, offsets)
+    found = _open(log, topic, messages)
     waiting, in_flight = _all_of(found, "waiting"), _all_of(found, "in_flight")
-    in_flight |= _uncounted(alias, topic, {message.offset for message in messages} - waiting - in_flight)
+    in_flight |= _uncounted(log, topic, {message.offset for message in messages} - waiting - in_flight)
     settled = [message.offset for message in messages if message.offset not in waiting | in_flight]
-    deleted = len(delete_free(alias, settled))
+    deleted = len(delete_free(log, settled))
     return Deleted(deleted, len(waiting - in_flight), len(in_flight) + len(settled) - deleted)
 
 
-def _uncounted(alias: str, topic: str, settled: Collection[int]) -> set[int]:
+def _uncounted(log: Log, topic: str, settled: Collection[int]) -> set[int]:
     """Return those settled messages that belong to a batch and have a row yet: a settle of their owner is about to
     count them, and needs them for that."""
-    states = DeliveryState.objects.using(alias).filter(topic=topic, message_offset__in=list(settled))
-    return set(batch_parts.in_log(alias, set(states.values_list("message_offset", flat=True))))
+    states = DeliveryState.objects.using(log.alias).filter(topic=topic, message_offset__in=list(settled))
+    return set(batch_parts.in_log(log, set(states.values_list("message_offset", flat=True))))
 
 
-def _messages(alias: str, topic: str, offsets: Sequence[int]) -> list[Message]:
-    return list(Message.objects.using(alias).filter(offset__in=offsets, topic=topic).only(*COLUMNS))
+def _messages(log: Log, topic: str, offsets: Sequence[int]) -> list[Message]:
+    return list(Message.objects.using(log.alias).filter(offset__in=offsets, topic=topic).only(*COLUMNS))
 
 
 def _all_of(found: dict[str, Unsettled], kind: str) -> set[int]:
     return {offset for its in found.values() for offset in getattr(its, kind)}
 
 
-def _open(alias: str, topic: str, messages: Collection[Message]) -> dict[str, Unsettled]:
+def _open(log: Log, topic: str, messages: Collection[Message]) -> dict[str, Unsettled]:
     """Return by group which of these messages it has not settled; groups that have settled all are left out. The tables
     are read in the order of stats.group_status: what moves from one to the next meanwhile is found there."""
-    groups = list(ConsumerGroup.objects.using(alias).filter(topic=topic))
+    groups = list(ConsumerGroup.objects.using(log.alias).filter(topic=topic))
     starts = {one.consumer_group: one.start for one in groups}
     if not messages or not starts:
         return {}
@@ -167,14 +168,14 @@ def _open(alias: str, topic: str, messages: Collection[Message]) -> dict[str, Un
     }
     names = ("consumer_group", "partition", "priority")
     known = GroupStates(starts)
-    offset_rows = Offset.objects.using(alias).filter(**streams)
+    offset_rows = Offset.objects.using(log.alias).filter(**streams)
     columns = (*names, "position", "claimed_to")
     for group, partition, priority, position, claimed in offset_rows.values_list(*columns):
         known.claims[group, partition, priority] = (position, max(position, claimed))
-    ranges = BlockedRange.objects.using(alias).filter(**streams).covering(offsets, *keys)
+    ranges = BlockedRange.objects.using(log.alias).filter(**streams).covering(offsets, *keys)
     for group, partition, priority, key, low, high in ranges.values_list(*names, "partition_key", "low", "high"):
         known.ranges[group, partition, priority, key] = (low, high)
-    states = DeliveryState.objects.using(alias).filter(**streams, message_offset__in=offsets)
+    states = DeliveryState.objects.using(log.alias).filter(**streams, message_offset__in=offsets)
     for group, offset, acked, mark in states.values_list("consumer_group", "message_offset", "acked", "in_flight"):
         known.rows[group, offset] = (acked, mark)
     found = {group: known.of(group, messages) for group in starts}

@@ -19,6 +19,7 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import Horizon, on_one_server
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 from sqlqueue.log import groups, task_states
@@ -72,27 +73,27 @@ class DropPreview:
         return sum(each.count for each in self.effects.values())
 
 
-def preview_drop(alias: str, topic: str) -> DropPreview:
+def preview_drop(log: Log, topic: str) -> DropPreview:
     """Count what drop() would delete; change nothing. Raises ConfigurationError for what cannot be dropped."""
     if topic.endswith(DEAD_LETTER_SUFFIX):
         raise ConfigurationError(f"topic {topic!r} goes with the topic whose dead letters it has")
     if task_states.has_tasks(topic):
         raise ConfigurationError(f"topic {topic!r} belongs to a queue of tasks, whose results it would leave behind")
-    found = preview(alias, topic)
+    found = preview(log, topic)
     return DropPreview(
         found.messages,
         found.estimated,
         found.unsettled,
         not found.unsettled,
-        ScheduledMessage.objects.using(alias).filter(topic=topic).count(),
-        Message.objects.using(alias).filter(topic=dead_letter_topic(topic)).count(),
-        effects.unsettled(alias, topic),
-        _subscribers(alias, topic),
+        ScheduledMessage.objects.using(log.alias).filter(topic=topic).count(),
+        Message.objects.using(log.alias).filter(topic=dead_letter_topic(topic)).count(),
+        effects.unsettled(log, topic),
+        _subscribers(log, topic),
     )
 
 
 def drop(
-    alias: str,
+    log: Log,
     topic: str,
     *,
     unsettled: bool = False,
@@ -109,66 +110,66 @@ def drop(
     Raises ConfigurationError for what is refused, and if something was published meanwhile: then drop it again. Raises
     HorizonUnknown if a transaction that publishes stays open for `timeout` seconds.
     """
-    _refuse_losses(alias, topic, unsettled)
-    was_paused = retries.run(alias, _close, alias, topic)
+    _refuse_losses(log, topic, unsettled)
+    was_paused = retries.run(log, _close, log, topic)
     try:
         give_up_at = time.monotonic() + timeout
-        with on_one_server(alias) as server:
-            through = Horizon(alias, server).wait(lambda: time.monotonic() > give_up_at)
+        with on_one_server(log) as server:
+            through = Horizon(log, server).wait(lambda: time.monotonic() > give_up_at)
         # Again: what has been published since is to be lost as little. What comes from now on is not deleted.
-        _refuse_losses(alias, topic, unsettled)
+        _refuse_losses(log, topic, unsettled)
     except (ConfigurationError, HorizonUnknown):
-        Topic.objects.using(alias).filter(name=topic).update(paused=was_paused)
+        Topic.objects.using(log.alias).filter(name=topic).update(paused=was_paused)
         raise
     names = [topic, dead_letter_topic(topic)]
     for name, group in (
-        ConsumerGroup.objects.using(alias).filter(topic__in=names).values_list("topic", "consumer_group")
+        ConsumerGroup.objects.using(log.alias).filter(topic__in=names).values_list("topic", "consumer_group")
     ):
-        groups.remove(alias, group, name)
+        groups.remove(log, group, name)
     count = 0
     for name in names:
         kinds: list[tuple[Lost, dict[str, Any]]] = [(Message, {} if unsettled else {"offset__lte": through})]
         if unsettled:
             kinds.append((ScheduledMessage, {}))
         for model, which in kinds:
-            while some := _delete(alias, model, {"topic": name, **which}, server):
+            while some := _delete(log, model, {"topic": name, **which}, server):
                 count += some
                 deleted(count)
     for effect in registered() if unsettled else ():
-        while some := _drop(alias, effect, topic, server):
+        while some := _drop(log, effect, topic, server):
             count += some
             deleted(count)
-    retries.run(alias, _delete_topic, alias, topic)
+    retries.run(log, _delete_topic, log, topic)
     forget_topics()
 
 
-def _subscribers(alias: str, topic: str) -> int:
-    alive = SubscriberHeartbeat.objects.using(alias).alive().filter(topic=topic)
+def _subscribers(log: Log, topic: str) -> int:
+    alive = SubscriberHeartbeat.objects.using(log.alias).alive().filter(topic=topic)
     return alive.values("subscriber").distinct().count()
 
 
-def _refuse_losses(alias: str, topic: str, unsettled: bool) -> None:
-    if preview_drop(alias, topic).loses and not unsettled:
+def _refuse_losses(log: Log, topic: str, unsettled: bool) -> None:
+    if preview_drop(log, topic).loses and not unsettled:
         raise ConfigurationError(
             f"topic {topic!r} has messages that are not settled, scheduled messages, dead letters or work that is not"
             " done, and they would be lost: settle them first, or say that they may be"
         )
 
 
-def _close(alias: str, topic: str) -> bool:
+def _close(log: Log, topic: str) -> bool:
     """Pause the topic; return whether it was paused before."""
-    before = groups.lock_topic(alias, topic).paused
-    if count := _subscribers(alias, topic):
+    before = groups.lock_topic(log, topic).paused
+    if count := _subscribers(log, topic):
         raise ConfigurationError(
             f"{count} consumer process(es) serve topic {topic!r}, and would make it anew: end them first"
         )
-    _refuse_altered(alias, topic)
-    Topic.objects.using(alias).filter(name=topic).update(paused=True)
+    _refuse_altered(log, topic)
+    Topic.objects.using(log.alias).filter(name=topic).update(paused=True)
     return before
 
 
-def _refuse_altered(alias: str, topic: str) -> None:
-    change = under_way(alias)
+def _refuse_altered(log: Log, topic: str) -> None:
+    change = under_way(log)
     if change is not None and change.topic == topic:
         raise ConfigurationError(
             f"the partitions of topic {topic!r} are being changed: let that end first (`queuetopic alter {topic}"
@@ -176,43 +177,43 @@ def _refuse_altered(alias: str, topic: str) -> None:
         )
 
 
-def _delete(alias: str, model: Lost, which: dict[str, Any], server: ServerIdentity) -> int:
+def _delete(log: Log, model: Lost, which: dict[str, Any], server: ServerIdentity) -> int:
     """Delete some rows, on the server whose horizon is known; return how many."""
-    with on_one_server(alias):
-        return retries.run(alias, _delete_some, alias, model, which, server)
+    with on_one_server(log):
+        return retries.run(log, _delete_some, log, model, which, server)
 
 
-def _delete_some(alias: str, model: Lost, which: dict[str, Any], server: ServerIdentity) -> int:
-    rows = model._default_manager.using(alias).filter(**which)
+def _delete_some(log: Log, model: Lost, which: dict[str, Any], server: ServerIdentity) -> int:
+    rows = model._default_manager.using(log.alias).filter(**which)
     ids = list(rows.values_list("pk", flat=True)[:DELETED_AT_ONCE])
     rows.filter(pk__in=ids).only("pk").delete()
     server.confirm()
     return len(ids)
 
 
-def _drop(alias: str, effect: Effect, topic: str, server: ServerIdentity) -> int:
+def _drop(log: Log, effect: Effect, topic: str, server: ServerIdentity) -> int:
     """Let an effect delete some of what it has, on the server whose horizon is known; return how many."""
-    with on_one_server(alias):
-        return retries.run(alias, _drop_some, alias, effect, topic, server)
+    with on_one_server(log):
+        return retries.run(log, _drop_some, log, effect, topic, server)
 
 
-def _drop_some(alias: str, effect: Effect, topic: str, server: ServerIdentity) -> int:
-    count = effect.drop(alias, topic, DELETED_AT_ONCE)
+def _drop_some(log: Log, effect: Effect, topic: str, server: ServerIdentity) -> int:
+    count = effect.drop(log, topic, DELETED_AT_ONCE)
     server.confirm()
     return count
 
 
-def _delete_topic(alias: str, topic: str) -> None:
-    groups.lock_topic(alias, topic)
+def _delete_topic(log: Log, topic: str) -> None:
+    groups.lock_topic(log, topic)
     for model in (Message, ScheduledMessage, ConsumerGroup):
-        if model._default_manager.using(alias).filter(topic=topic).exists():
+        if model._default_manager.using(log.alias).filter(topic=topic).exists():
             raise ConfigurationError(
                 f"topic {topic!r} was used meanwhile: end its publishers and consumers, and drop it again"
             )
-    _refuse_altered(alias, topic)
+    _refuse_altered(log, topic)
     # The layout stays: its numbers are never used again, and a publisher that still runs remembers it.
-    EpochEnd.objects.using(alias).filter(topic=topic, retired_at=None).update(retired_at=DatabaseNow())
+    EpochEnd.objects.using(log.alias).filter(topic=topic, retired_at=None).update(retired_at=DatabaseNow())
     names = [topic, dead_letter_topic(topic)]
     for other in (AckedMark, PartitionLease, Request):
-        other._default_manager.using(alias).filter(topic__in=names).delete()
-    Topic.objects.using(alias).filter(name__in=names).delete()
+        other._default_manager.using(log.alias).filter(topic__in=names).delete()
+    Topic.objects.using(log.alias).filter(name__in=names).delete()

@@ -18,7 +18,7 @@ from sqlqueue.core.codec import checked_json, encode, encode_headers
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database import retries
 from sqlqueue.database.limits import check_row
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.database.validation import log_row
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import batch_parts, task_states
@@ -37,7 +37,7 @@ UPDATE = "UPDATE sqlqueue_scheduled_message SET {columns}, refused = {false}, re
 
 
 def edit(
-    alias: str,
+    log: Log,
     number: int,
     *,
     topic: str | Any = KEEP,
@@ -68,21 +68,21 @@ def edit(
         checked_due(None, at)
         changes["due_at"] = at
     try:
-        retries.run(alias, _edit, alias, number, changes, texts, headers)
+        retries.run(log, _edit, log, number, changes, texts, headers)
     except IntegrityError as error:  # another transaction has just scheduled the same id
         raise InvalidMessage(_taken(changes.get("message_id"), "another scheduled message")) from error
 
 
-def run_now(alias: str, numbers: Iterable[int]) -> Changed:
+def run_now(log: Log, numbers: Iterable[int]) -> Changed:
     """Make scheduled messages due now; refused ones are tried once more. Messages that have entered the log, or are
     entering it, are left."""
-    return _each(alias, _run_now, numbers)
+    return _each(log, _run_now, numbers)
 
 
-def withdraw(alias: str, numbers: Iterable[int]) -> Changed:
+def withdraw(log: Log, numbers: Iterable[int]) -> Changed:
     """Delete scheduled messages, so that they never enter the log. Messages that have entered it, or are entering it,
     are left."""
-    return _each(alias, _withdraw, numbers)
+    return _each(log, _withdraw, numbers)
 
 
 def _texts(payload: Any, payload_json: str | Any) -> dict[str, Any]:
@@ -96,8 +96,8 @@ def _texts(payload: Any, payload_json: str | Any) -> dict[str, Any]:
     return texts
 
 
-def _edit(alias: str, number: int, changes: dict[str, Any], texts: dict[str, Any], headers: Any) -> None:
-    rows = ScheduledMessage.objects.using(alias).filter(pk=number).defer("payload", "headers", "body")
+def _edit(log: Log, number: int, changes: dict[str, Any], texts: dict[str, Any], headers: Any) -> None:
+    rows = ScheduledMessage.objects.using(log.alias).filter(pk=number).defer("payload", "headers", "body")
     found = rows.select_for_update().first()
     if found is None:
         raise InvalidMessage(
@@ -109,21 +109,21 @@ def _edit(alias: str, number: int, changes: dict[str, Any], texts: dict[str, Any
     task_states.check_edit(found.topic, {**changes, **texts})
     for name, value in changes.items():
         setattr(found, name, value)
-    _keep_batch(alias, found, rows, before[0], group_before)
-    _check(alias, found, texts)
+    _keep_batch(log, found, rows, before[0], group_before)
+    _check(log, found, texts)
     if (found.topic, found.partition_key, found.message_id) != before:
-        _check_id(alias, found)
-    sql = dialect(alias)
+        _check_id(log, found)
+    sql = log.dialect
     columns: dict[str, object] = {**changes, **texts}
     if "due_at" in columns:
         columns["due_at"] = sql.time(found.due_at)
     named = ", ".join([f'"{name}" = %s' for name in columns] or ["id = id"])
-    execute(alias, UPDATE.replace("{columns}", named), (*columns.values(), number))
-    notify_after_commit(alias)
+    log.execute(UPDATE.replace("{columns}", named), (*columns.values(), number))
+    notify_after_commit(log)
 
 
 def _keep_batch(
-    alias: str,
+    log: Log,
     found: ScheduledMessage,
     rows: QuerySet[ScheduledMessage],
     topic: str,
@@ -133,12 +133,12 @@ def _keep_batch(
     batch = batch_parts.members(rows).get(found.pk)
     if batch is not None and (found.topic, found.target_group) != (topic, group):
         parts = {PartKey(batch, topic, group): -1, PartKey(batch, found.topic, found.target_group): 1}
-        batch_parts.change(alias, parts)
+        batch_parts.change(log, parts)
 
 
-def _check(alias: str, found: ScheduledMessage, texts: dict[str, Any]) -> None:
+def _check(log: Log, found: ScheduledMessage, texts: dict[str, Any]) -> None:
     """Refuse what publish would refuse. An unchanged payload is checked when the message enters the log."""
-    info = topic_info(alias, found.topic) if found.target_group else planned(alias, found.topic)
+    info = topic_info(log, found.topic) if found.target_group else planned(log, found.topic)
     message = NewMessage(
         None,
         key=found.partition_key,
@@ -146,19 +146,19 @@ def _check(alias: str, found: ScheduledMessage, texts: dict[str, Any]) -> None:
         priority=found.priority,
         group=found.target_group,
     )
-    row = log_row(dialect(alias), info, message, texts.get("payload") or "null", texts.get("headers"))
+    row = log_row(log.dialect, info, message, texts.get("payload") or "null", texts.get("headers"))
     row = row._replace(body=texts.get("body"))
-    check_row(alias, row, settings.MAX_PAYLOAD_BYTES)
+    check_row(log, row, settings.MAX_PAYLOAD_BYTES)
 
 
-def _check_id(alias: str, found: ScheduledMessage) -> None:
+def _check_id(log: Log, found: ScheduledMessage) -> None:
     """Refuse an id that another message of the topic and key has, on the schedule or in the log."""
     if not found.message_id:
         return
     same = found.topic, found.message_id, found.partition_key
-    if ScheduledMessage.objects.using(alias).of_id(*same).exclude(pk=found.pk).exists():
+    if ScheduledMessage.objects.using(log.alias).of_id(*same).exclude(pk=found.pk).exists():
         raise InvalidMessage(_taken(found.message_id, "another scheduled message"))
-    for offset in Message.objects.using(alias).of_id(*same).values_list("offset", flat=True):
+    for offset in Message.objects.using(log.alias).of_id(*same).values_list("offset", flat=True):
         raise InvalidMessage(_taken(found.message_id, f"the message at offset {offset}"))
 
 
@@ -166,33 +166,33 @@ def _taken(id: object, what: str) -> str:
     return f"{what} of this topic and key has the id {id!r} already, and an id is published once: give it another one"
 
 
-def _each(alias: str, operation: Callable[[str, Sequence[int]], int], numbers: Iterable[int]) -> Changed:
+def _each(log: Log, operation: Callable[[Log, Sequence[int]], int], numbers: Iterable[int]) -> Changed:
     wanted = sorted(set(numbers))
     done = 0
     for start in range(0, len(wanted), AT_ONCE):
-        done += retries.run(alias, operation, alias, wanted[start : start + AT_ONCE])
+        done += retries.run(log, operation, log, wanted[start : start + AT_ONCE])
     return Changed(done, len(wanted) - done)
 
 
-def _free(alias: str, numbers: Sequence[int]) -> list[int]:
+def _free(log: Log, numbers: Sequence[int]) -> list[int]:
     """Lock and return the rows that exist and that the scheduler has not locked."""
-    text = dialect(alias).lock_free("sqlqueue_scheduled_message", "id", len(numbers))
-    return [number for (number,) in execute(alias, text, numbers).fetchall()]
+    text = log.dialect.lock_free("sqlqueue_scheduled_message", "id", len(numbers))
+    return [number for (number,) in log.execute(text, numbers).fetchall()]
 
 
-def _run_now(alias: str, numbers: Sequence[int]) -> int:
-    free = _free(alias, numbers)
+def _run_now(log: Log, numbers: Sequence[int]) -> int:
+    free = _free(log, numbers)
     for number in free:
-        execute(alias, UPDATE.replace("{columns}", "due_at = {now}"), (number,))
+        log.execute(UPDATE.replace("{columns}", "due_at = {now}"), (number,))
     if free:
-        notify_after_commit(alias)
+        notify_after_commit(log)
     return len(free)
 
 
-def _withdraw(alias: str, numbers: Sequence[int]) -> int:
-    free = _free(alias, numbers)
+def _withdraw(log: Log, numbers: Sequence[int]) -> int:
+    free = _free(log, numbers)
     if free:
-        task_states.withdraw(alias, free)
-        batch_parts.take_out(alias, batch_parts.lock_scheduled(alias, free))
-        execute(alias, dialect(alias).delete("sqlqueue_scheduled_message", "id", len(free)), free)
+        task_states.withdraw(log, free)
+        batch_parts.take_out(log, batch_parts.lock_scheduled(log, free))
+        log.execute(log.dialect.delete("sqlqueue_scheduled_message", "id", len(free)), free)
     return len(free)

@@ -9,6 +9,7 @@ from sqlqueue.database import turning
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.generations import EPOCH_SLOTS, Block
 from sqlqueue.database.horizon import highest_offset
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.change_state import Change
 from sqlqueue.models import EpochEnd, EpochSlot, Layout, Topic
@@ -17,65 +18,67 @@ from sqlqueue.models import EpochEnd, EpochSlot, Layout, Topic
 FURTHER: Final = 10_000
 
 
-def open_block(alias: str, topic: str) -> Block:
+def open_block(log: Log, topic: str) -> Block:
     """Return the block of partitions that a topic's messages go to, or are about to. Raises ConfigurationError if there
     is no such topic."""
-    rows = blocks(alias, topic)
+    rows = blocks(log, topic)
     if rows:
         return rows[-1]
-    partitions = Topic.objects.using(alias).filter(name=topic).values_list("partitions", flat=True).first()
+    partitions = Topic.objects.using(log.alias).filter(name=topic).values_list("partitions", flat=True).first()
     if partitions is None:
         raise ConfigurationError(f"there is no topic {topic!r}")
     return Block(0, 0, partitions)
 
 
-def blocks(alias: str, topic: str) -> list[Block]:
+def blocks(log: Log, topic: str) -> list[Block]:
     """Return the blocks of a topic's layouts, oldest first."""
-    rows = Layout.objects.using(alias).filter(topic=topic).order_by("generation")
+    rows = Layout.objects.using(log.alias).filter(topic=topic).order_by("generation")
     return [Block(*row) for row in rows.values_list("epoch", "base", "partitions")]
 
 
-def later_block(alias: str, topic: str, partitions: int) -> Block:
+def later_block(log: Log, topic: str, partitions: int) -> Block:
     """Return the block of a further epoch; the layouts have at least one before."""
-    if not Layout.objects.using(alias).filter(topic=topic).exists():
-        first = open_block(alias, topic)
-        Layout.objects.using(alias).create(topic=topic, generation=0, phase=Layout.STEADY, **first._asdict())
-    known = blocks(alias, topic)
+    if not Layout.objects.using(log.alias).filter(topic=topic).exists():
+        first = open_block(log, topic)
+        Layout.objects.using(log.alias).create(topic=topic, generation=0, phase=Layout.STEADY, **first._asdict())
+    known = blocks(log, topic)
     last = max(block.epoch for block in known)
     return Block(last + 1, max(block.base + block.partitions for block in known), partitions)
 
 
-def insert_turning(alias: str, topic: str, later: Block) -> None:
+def insert_turning(log: Log, topic: str, later: Block) -> None:
     """Insert a layout to which the keys of the present one are about to go over, and their slots (MySQL)."""
-    layouts = Layout.objects.using(alias)
-    present = open_block(alias, topic)
-    generation = _next(alias, turning.newest_generation(alias))
+    layouts = Layout.objects.using(log.alias)
+    present = open_block(log, topic)
+    generation = _next(log, turning.newest_generation(log))
     layouts.create(topic=topic, generation=generation, phase=Layout.TURNING, **later._asdict())
-    EpochSlot.objects.using(alias).bulk_create(
+    EpochSlot.objects.using(log.alias).bulk_create(
         [EpochSlot(topic=topic, slot=slot, epoch=present.epoch) for slot in range(EPOCH_SLOTS)]
     )
 
 
-def _next(alias: str, present: int) -> int:
-    newest = Layout.objects.using(alias).order_by("generation").values_list("generation", flat=True).last()
+def _next(log: Log, present: int) -> int:
+    newest = Layout.objects.using(log.alias).order_by("generation").values_list("generation", flat=True).last()
     return max(present, newest or 0) + random.randint(1, FURTHER)
 
 
-def write_end(alias: str, topic: str, epoch: int) -> None:
+def write_end(log: Log, topic: str, epoch: int) -> None:
     """Store the end of an epoch, if it has none: to it no publisher can add any more, and all of it is visible."""
-    ends = EpochEnd.objects.using(alias).filter(topic=topic, epoch=epoch)
+    ends = EpochEnd.objects.using(log.alias).filter(topic=topic, epoch=epoch)
     if not ends.exists():
-        EpochEnd.objects.using(alias).create(topic=topic, epoch=epoch, end=highest_offset(alias))
+        EpochEnd.objects.using(log.alias).create(topic=topic, epoch=epoch, end=highest_offset(log))
 
 
-def stay(alias: str, change: Change) -> None:
+def stay(log: Log, change: Change) -> None:
     """Let the earlier epoch remain. The later one never was."""
-    add(alias, change.topic, change.earlier)
-    EpochEnd.objects.using(alias).create(topic=change.topic, epoch=change.later.epoch, end=0, retired_at=DatabaseNow())
+    add(log, change.topic, change.earlier)
+    EpochEnd.objects.using(log.alias).create(
+        topic=change.topic, epoch=change.later.epoch, end=0, retired_at=DatabaseNow()
+    )
 
 
-def add(alias: str, topic: str, block: Block) -> int:
+def add(log: Log, topic: str, block: Block) -> int:
     """Let a block be the topic's steady layout from a new generation on; return that."""
-    generation = _next(alias, turning.newest_generation(alias))
-    Layout.objects.using(alias).create(topic=topic, generation=generation, phase=Layout.STEADY, **block._asdict())
+    generation = _next(log, turning.newest_generation(log))
+    Layout.objects.using(log.alias).create(topic=topic, generation=generation, phase=Layout.STEADY, **block._asdict())
     return generation

@@ -11,6 +11,7 @@ from django.db.models import Min, QuerySet
 
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon, on_one_server
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import acked_marks, batch_recounts, layouts
@@ -23,7 +24,7 @@ ROWS_AT_ONCE: Final = 500
 
 
 def move(
-    alias: str,
+    log: Log,
     group: str,
     topic: str,
     target: int,
@@ -41,19 +42,19 @@ def move(
     `forward_only` if the group has read further than the target somewhere, and inside a transaction: the horizon cannot
     be known in one. Raises HorizonUnknown if a transaction that publishes stays open for `timeout` seconds.
     """
-    leases = PartitionLease.objects.using(alias).filter(topic=topic, consumer_group=group)
+    leases = PartitionLease.objects.using(log.alias).filter(topic=topic, consumer_group=group)
     if not leases.filter(**({} if partition is None else {"partition": partition})).exists():
         where = f"topic {topic!r}" + ("" if partition is None else f", partition {partition}")
         raise ConfigurationError(f"group {group!r} has nothing to move in {where}: it is not registered there")
     give_up_at = time.monotonic() + timeout
-    with on_one_server(alias) as server:
-        horizon = Horizon(alias, server).wait(lambda: time.monotonic() > give_up_at)
+    with on_one_server(log) as server:
+        horizon = Horizon(log, server).wait(lambda: time.monotonic() > give_up_at)
         to = min(max(target, 0), horizon)
-        return retries.run(alias, _move, alias, group, topic, to, partition, forward_only, server)
+        return retries.run(log, _move, log, group, topic, to, partition, forward_only, server)
 
 
 def _move(
-    alias: str,
+    log: Log,
     group: str,
     topic: str,
     target: int,
@@ -61,23 +62,23 @@ def _move(
     forward_only: bool,
     server: ServerIdentity,
 ) -> int:
-    locked = lock_topic(alias, topic)
-    revoke(alias, group, topic, partition)
-    acked_marks.forget_above(alias, topic, target)
-    batch_recounts.before_move(alias, group, topic, partition, target)
+    locked = lock_topic(log, topic)
+    revoke(log, group, topic, partition)
+    acked_marks.forget_above(log, topic, target)
+    batch_recounts.before_move(log, group, topic, partition, target)
     mine = {"topic": topic, "consumer_group": group}
-    registered = ConsumerGroup.objects.using(alias).filter(**mine)
+    registered = ConsumerGroup.objects.using(log.alias).filter(**mine)
     one = registered.first()
     if one is None:
         raise ConfigurationError(f"group {group!r} has nothing to move in topic {topic!r}: it is not registered there")
-    check_part(alias, one, target, partition)
-    numbers = layouts.numbers(alias, topic) if partition is None else [partition]
-    add_missing_offsets(alias, one, locked, numbers)
+    check_part(log, one, target, partition)
+    numbers = layouts.numbers(log, topic) if partition is None else [partition]
+    add_missing_offsets(log, one, locked, numbers)
     # No old checkpoint may undo this.
     registered.update(streamed_to=0, start=min(one.start, target))
-    offsets = Offset.objects.using(alias).filter(**mine)
-    states = DeliveryState.objects.using(alias).filter(**mine)
-    ranges = BlockedRange.objects.using(alias).filter(**mine)
+    offsets = Offset.objects.using(log.alias).filter(**mine)
+    states = DeliveryState.objects.using(log.alias).filter(**mine)
+    ranges = BlockedRange.objects.using(log.alias).filter(**mine)
     if partition is not None:
         offsets, states, ranges = (rows.filter(partition=partition) for rows in (offsets, states, ranges))
     if forward_only and offsets.filter(position__gt=target).exists():  # its owners have lost their leases by now
@@ -93,10 +94,10 @@ def _move(
     return target
 
 
-def check_part(alias: str, group: ConsumerGroup, target: int, partition: int | None) -> None:
+def check_part(log: Log, group: ConsumerGroup, target: int, partition: int | None) -> None:
     """Raise ConfigurationError if one of several partitions is to be moved to below the start of a group. The start is
     that of all partitions: what the others have from before it would count as acked, and the group never got it."""
-    if partition is None or target >= group.start or layouts.numbers(alias, group.topic) == [partition]:
+    if partition is None or target >= group.start or layouts.numbers(log, group.topic) == [partition]:
         return
     raise ConfigurationError(
         f"group {group.consumer_group!r} began at offset {group.start} of {group.topic!r}, in all partitions: it is "
@@ -112,15 +113,15 @@ def lower_watermarks(offsets: QuerySet[Offset], states: DeliveryStateQuerySet, r
         rows.filter(offset_acked__gt=row["lowest"]).update(offset_acked=row["lowest"])
 
 
-def add_missing_offsets(alias: str, group: ConsumerGroup, topic: Topic, partitions: Sequence[int]) -> None:
+def add_missing_offsets(log: Log, group: ConsumerGroup, topic: Topic, partitions: Sequence[int]) -> None:
     """Add the offset rows that a group has not yet in these partitions, at its start: no process has acquired them. In
     the caller's transaction, which has revoked the leases; what moves the group changes offset rows only."""
     mine = {"topic": group.topic, "consumer_group": group.consumer_group}
-    known = set(Offset.objects.using(alias).filter(**mine).values_list("partition", "priority"))
+    known = set(Offset.objects.using(log.alias).filter(**mine).values_list("partition", "priority"))
     missing = [at for at in product(partitions, range(topic.priorities)) if at not in known]
     if not missing:
         return
-    leases = PartitionLease.objects.using(alias).filter(**mine).values_list("partition", "fencing_token")
+    leases = PartitionLease.objects.using(log.alias).filter(**mine).values_list("partition", "fencing_token")
     tokens = dict(leases)
     marks = dict.fromkeys(("position", "offset_acked", "claimed_to"), group.start)
     rows = [
@@ -133,4 +134,4 @@ def add_missing_offsets(alias: str, group: ConsumerGroup, topic: Topic, partitio
         )
         for partition, priority in missing
     ]
-    Offset.objects.using(alias).bulk_create(rows, batch_size=ROWS_AT_ONCE)
+    Offset.objects.using(log.alias).bulk_create(rows, batch_size=ROWS_AT_ONCE)

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import ConsumerGroup, Topic
 
 
-def pause(alias: str, topic: str, group: str = "") -> bool:
+def pause(log: Log, topic: str, group: str = "") -> bool:
     """Pause a topic for all groups, or one group of it; return whether it was not paused yet.
 
     Consumers notice within a second, and release what is dispatched and not started. Raises ConfigurationError if there
     is no such topic or group.
     """
-    return _set(alias, topic, group, True)
+    return _set(log, topic, group, True)
 
 
-def resume(alias: str, topic: str, group: str = "") -> bool:
+def resume(log: Log, topic: str, group: str = "") -> bool:
     """Resume a topic or a group; return whether it was paused."""
-    return _set(alias, topic, group, False)
+    return _set(log, topic, group, False)
 
 
-def _set(alias: str, topic: str, group: str, paused: bool) -> bool:
+def _set(log: Log, topic: str, group: str, paused: bool) -> bool:
     if group:
-        rows = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group)
+        rows = ConsumerGroup.objects.using(log.alias).filter(topic=topic, consumer_group=group)
     else:
-        rows = Topic.objects.using(alias).filter(name=topic)
+        rows = Topic.objects.using(log.alias).filter(name=topic)
     if not rows.exists():
         what = f"group {group!r} in topic {topic!r}" if group else f"topic {topic!r}"
         raise ConfigurationError(f"there is no {what}")

@@ -6,7 +6,7 @@ from sqlqueue.core.keys import did_you_mean, new_id
 from sqlqueue.core.periodic import ALL, LAST, ScheduleDefinition, checked_schedule, from_text
 from sqlqueue.core.recurrence import MICROSECOND
 from sqlqueue.database import clock, retries
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.publish import Published, publish
 from sqlqueue.log.ticks import ScheduleRow, read_rows
@@ -19,66 +19,66 @@ RESUME = """
 """
 
 
-def pause(alias: str, name: str) -> bool:
+def pause(log: Log, name: str) -> bool:
     """Pause a periodic schedule: it publishes no ticks until it is resumed. Return whether it was not paused yet.
 
     Raises ConfigurationError if there is no such schedule.
     """
-    _row_of(alias, name)
-    return bool(PeriodicSchedule.objects.using(alias).filter(name=name, paused=False).update(paused=True))
+    _row_of(log, name)
+    return bool(PeriodicSchedule.objects.using(log.alias).filter(name=name, paused=False).update(paused=True))
 
 
-def resume(alias: str, name: str) -> bool:
+def resume(log: Log, name: str) -> bool:
     """Resume a periodic schedule; return whether it was paused. Of what fell due meanwhile, its option `missed` says
     what is published.
 
     Raises ConfigurationError if there is no such schedule.
     """
-    return retries.run(alias, _resume, alias, name)
+    return retries.run(log, _resume, log, name)
 
 
-def _resume(alias: str, name: str) -> bool:
-    row = _locked(alias, name)
+def _resume(log: Log, name: str) -> bool:
+    row = _locked(log, name)
     if not row.paused:
         return False
     definition = from_text(name, row.definition)
-    through, time = row.ticked_to, dialect(alias).time
+    through, time = row.ticked_to, log.dialect.time
     if definition.missed != ALL:
         last = definition.recurrence.last(through, row.now) if definition.missed == LAST else None
         through = max(through, row.now if last is None else last - MICROSECOND)
-    execute(alias, RESUME, (time(through), time(definition.recurrence.after(through)), name))
+    log.execute(RESUME, (time(through), time(definition.recurrence.after(through)), name))
     return True
 
 
-def remove(alias: str, name: str) -> None:
+def remove(log: Log, name: str) -> None:
     """Delete a periodic schedule that is no longer in the code, or whose ticks are ahead of the clock, which went back.
     One that comes back later begins anew; one that a running process has does so at once.
 
     Raises ConfigurationError if there is no such schedule, and if a running process has declared it.
     """
-    if not retries.run(alias, _remove, alias, name):
+    if not retries.run(log, _remove, log, name):
         text = f"schedule {name!r} is in the code of a running consumer process"
         raise ConfigurationError(f"{text}: remove it there, and restart the processes, or pause it")
 
 
-def _remove(alias: str, name: str) -> bool:
-    row = _locked(alias, name)
+def _remove(log: Log, name: str) -> bool:
+    row = _locked(log, name)
     if row.attended and row.ticked_to <= row.now:
         return False
-    PeriodicSchedule.objects.using(alias).filter(name=name).delete()
+    PeriodicSchedule.objects.using(log.alias).filter(name=name).delete()
     return True
 
 
-def run_now(alias: str, name: str) -> Published:
+def run_now(log: Log, name: str) -> Published:
     """Publish what a periodic schedule publishes, now and besides its ticks, also while it is paused. Its id is
     "name@run-" and a unique rest, so that it is no tick's.
 
     Raises ConfigurationError if there is no such schedule, and what publish raises.
     """
-    definition = definition_of(alias, name)
+    definition = definition_of(log, name)
     return publish(
         definition.topic,
-        definition.payload_of(clock.now(alias)),
+        definition.payload_of(clock.now(log)),
         key=definition.key,
         id=f"{name}@run-{new_id()}",
         group=definition.group,
@@ -86,22 +86,22 @@ def run_now(alias: str, name: str) -> Published:
     )
 
 
-def definition_of(alias: str, name: str) -> ScheduleDefinition:
+def definition_of(log: Log, name: str) -> ScheduleDefinition:
     """Return the definition of a schedule that is in effect. Raises ConfigurationError if there is no such schedule."""
-    return from_text(name, _row_of(alias, name).definition)
+    return from_text(name, _row_of(log, name).definition)
 
 
-def _locked(alias: str, name: str) -> ScheduleRow:
+def _locked(log: Log, name: str) -> ScheduleRow:
     """Return a schedule whose row is locked until the transaction ends."""
     checked_schedule(name, "give the name of a schedule")
-    PeriodicSchedule.objects.using(alias).select_for_update().filter(name=name).first()
-    return _row_of(alias, name)
+    PeriodicSchedule.objects.using(log.alias).select_for_update().filter(name=name).first()
+    return _row_of(log, name)
 
 
-def _row_of(alias: str, name: str) -> ScheduleRow:
-    rows = read_rows(alias, BY_NAME, (checked_schedule(name, "give the name of a schedule"),))
+def _row_of(log: Log, name: str) -> ScheduleRow:
+    rows = read_rows(log, BY_NAME, (checked_schedule(name, "give the name of a schedule"),))
     if not rows:
-        known = PeriodicSchedule.objects.using(alias).values_list("name", flat=True)
+        known = PeriodicSchedule.objects.using(log.alias).values_list("name", flat=True)
         hint = did_you_mean(name, known) or " The consumer processes store them when they start."
         raise ConfigurationError(f"there is no periodic schedule {name!r}.{hint}")
     return rows[0]

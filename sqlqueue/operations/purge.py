@@ -17,8 +17,8 @@ from django.db.models.functions import Least
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon, highest_offset, on_one_server
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import batch_recounts, layouts
 from sqlqueue.log.collect import collect_topic
@@ -61,34 +61,34 @@ class Purged:
     skipped: list[str]
 
 
-def preview(alias: str, topic: str, through: int | None = None) -> PurgePreview:
+def preview(log: Log, topic: str, through: int | None = None) -> PurgePreview:
     """Count what purge() would concern; change nothing. through: up to this offset; None: all messages.
 
     Exact up to sampling.EXACT messages of each group; beyond that, and where messages are blocked, the counts are
     estimates. Messages for another target group count, too. Raises ConfigurationError for what cannot be purged.
     """
-    options = _purgeable(alias, topic)
-    to = highest_offset(alias) if through is None else max(0, through)
-    partitions = layouts.numbers(alias, topic)
-    groups = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
+    options = _purgeable(log, topic)
+    to = highest_offset(log) if through is None else max(0, through)
+    partitions = layouts.numbers(log, topic)
+    groups = ConsumerGroup.objects.using(log.alias).filter(topic=topic).order_by("consumer_group")
     names = list(groups.values_list("consumer_group", flat=True))
     parts = {"": [Range(topic, *at, 0, to) for at in product(partitions, range(options.priorities))]}
     for name in names:
-        each = positions_of(alias, topic, name).each(topic, partitions, options.priorities)
+        each = positions_of(log, topic, name).each(topic, partitions, options.priorities)
         parts[name] = [empty._replace(low=min(to, position), high=to) for empty, position in each]
     distinct = {one: name for name, some in reversed(parts.items()) for one in some}
-    figures, estimated = count_ranges(alias, [one._replace(part_of=name) for one, name in distinct.items()])
+    figures, estimated = count_ranges(log, [one._replace(part_of=name) for one, name in distinct.items()])
     counts = dict(zip(distinct, figures))
     unread = {name: sum(counts[one] for one in some) for name, some in parts.items()}
-    remembered = {group: int(rows or 0) for group, rows in execute(alias, REMEMBERED, (topic, to)).fetchall()}
-    ranges = BlockedRange.objects.using(alias).filter(topic=topic, low__lt=to)
+    remembered = {group: int(rows or 0) for group, rows in log.execute(REMEMBERED, (topic, to)).fetchall()}
+    ranges = BlockedRange.objects.using(log.alias).filter(topic=topic, low__lt=to)
     behind = dict(ranges.values_list("consumer_group").annotate(Sum("messages")))
     unsettled = {name: max(0, unread[name] + remembered.get(name, 0) + max(0, behind.get(name, 0))) for name in names}
     return PurgePreview(to, unread[""], unsettled, estimated or bool(behind))
 
 
 def purge(
-    alias: str, topic: str, *, through: int | None = None, unsettled: bool = False, timeout: float = HORIZON_TIMEOUT
+    log: Log, topic: str, *, through: int | None = None, unsettled: bool = False, timeout: float = HORIZON_TIMEOUT
 ) -> Purged:
     """Release a topic's messages up to an offset (None: all that are there now), whatever their retention; consumer
     processes collect them within COLLECT_INTERVAL, and delete_purged() at once.
@@ -102,39 +102,39 @@ def purge(
     transaction: the horizon cannot be known in one. Raises HorizonUnknown if a transaction that publishes stays open
     for `timeout` seconds.
     """
-    _purgeable(alias, topic)
+    _purgeable(log, topic)
     give_up_at = time.monotonic() + timeout
-    with on_one_server(alias) as server:
-        horizon = Horizon(alias, server).wait(lambda: time.monotonic() > give_up_at)
+    with on_one_server(log) as server:
+        horizon = Horizon(log, server).wait(lambda: time.monotonic() > give_up_at)
         target = horizon if through is None else min(max(0, through), horizon)
-        return _purge(alias, topic, target, unsettled, server)
+        return _purge(log, topic, target, unsettled, server)
 
 
-def _purge(alias: str, topic: str, target: int, unsettled: bool, server: ServerIdentity) -> Purged:
+def _purge(log: Log, topic: str, target: int, unsettled: bool, server: ServerIdentity) -> Purged:
     skipped = []
     if unsettled:
-        fail_trials(alias, topic, range(target + 1), "was purged by an operator")
-        groups = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
+        fail_trials(log, topic, range(target + 1), "was purged by an operator")
+        groups = ConsumerGroup.objects.using(log.alias).filter(topic=topic).order_by("consumer_group")
         for group in groups.values_list("consumer_group", flat=True):
-            if not unacked_streams(alias, group, topic, target):
+            if not unacked_streams(log, group, topic, target):
                 continue
-            if retries.run(alias, _skip, alias, group, topic, target, server):
+            if retries.run(log, _skip, log, group, topic, target, server):
                 skipped.append(group)
-    retries.run(alias, _release, alias, topic, target, server)
+    retries.run(log, _release, log, topic, target, server)
     return Purged(target, skipped)
 
 
-def delete_purged(alias: str, topic: str, batches: int = 10) -> tuple[int, bool]:
+def delete_purged(log: Log, topic: str, batches: int = 10) -> tuple[int, bool]:
     """Delete what a purge has released and every group has settled, and what retention has, with at most so many
     deletes of 1,000 messages; return how many were deleted, and whether it stopped at that bound. Deletes
     nothing while another process collects."""
-    options = Topic.objects.using(alias).get(name=topic)
-    deleted, left = collect_topic(alias, topic, options.purged_to, batches)
+    options = Topic.objects.using(log.alias).get(name=topic)
+    deleted, left = collect_topic(log, topic, options.purged_to, batches)
     return deleted, left <= 0
 
 
-def _purgeable(alias: str, topic: str) -> Topic:
-    found = Topic.objects.using(alias).filter(name=topic).first()
+def _purgeable(log: Log, topic: str) -> Topic:
+    found = Topic.objects.using(log.alias).filter(name=topic).first()
     if found is None:
         raise ConfigurationError(f"there is no topic {topic!r}")
     if topic.endswith(DEAD_LETTER_SUFFIX):
@@ -142,28 +142,28 @@ def _purgeable(alias: str, topic: str) -> Topic:
     return found
 
 
-def _release(alias: str, topic: str, target: int, server: ServerIdentity) -> None:
-    lock_topic(alias, topic)
-    Topic.objects.using(alias).filter(name=topic, purged_to__lt=target).update(purged_to=target)
+def _release(log: Log, topic: str, target: int, server: ServerIdentity) -> None:
+    lock_topic(log, topic)
+    Topic.objects.using(log.alias).filter(name=topic, purged_to__lt=target).update(purged_to=target)
     server.confirm()
 
 
-def _skip(alias: str, group: str, topic: str, target: int, server: ServerIdentity) -> bool:
+def _skip(log: Log, group: str, topic: str, target: int, server: ServerIdentity) -> bool:
     """Settle everything up to `target`, which is at or below the horizon, on behalf of a group; return whether it is
     still registered. It moves the group as a skip does (docs/protocol.md), but keeps the delivery states above the
     target."""
-    locked = lock_topic(alias, topic)
+    locked = lock_topic(log, topic)
     # Before any plain read: at REPEATABLE READ a read before it would fix a snapshot from before this lock.
-    revoke(alias, group, topic, falls=False)
+    revoke(log, group, topic, falls=False)
     mine = {"topic": topic, "consumer_group": group}
-    registered = ConsumerGroup.objects.using(alias).filter(**mine).first()
+    registered = ConsumerGroup.objects.using(log.alias).filter(**mine).first()
     if registered is None:
         return False
-    batch_recounts.before_move(alias, group, topic, None, target, keeps_states=True)
-    add_missing_offsets(alias, registered, locked, layouts.numbers(alias, topic))
-    offsets = Offset.objects.using(alias).filter(**mine)
-    states = DeliveryState.objects.using(alias).filter(**mine)
-    ranges = BlockedRange.objects.using(alias).filter(**mine)
+    batch_recounts.before_move(log, group, topic, None, target, keeps_states=True)
+    add_missing_offsets(log, registered, locked, layouts.numbers(log, topic))
+    offsets = Offset.objects.using(log.alias).filter(**mine)
+    states = DeliveryState.objects.using(log.alias).filter(**mine)
+    ranges = BlockedRange.objects.using(log.alias).filter(**mine)
     states.filter(message_offset__lte=target).delete()
     ranges.filter(high__lte=target).delete()
     ranges.filter(low__lt=target).update(low=target, messages=Least(F("messages"), F("high") - target))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from django.db.models import Max
 
 from sqlqueue.database import retries, sequence
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import Offset, PartitionLease, SharedHorizon, SubscriberHeartbeat, Topic
 from sqlqueue.models.partition_lease import WAITS
@@ -34,16 +35,16 @@ class Recovery(NamedTuple):
     sequence: int
 
 
-def preview(alias: str) -> Recovery:
+def preview(log: Log) -> Recovery:
     """Return what a recovery would change, without changing it."""
-    leases, offsets = PartitionLease.objects.using(alias), Offset.objects.using(alias)
+    leases, offsets = PartitionLease.objects.using(log.alias), Offset.objects.using(log.alias)
     token = max(rows.aggregate(highest=Max("fencing_token"))["highest"] or 0 for rows in (leases, offsets))
-    mark = sequence.look(alias)
+    mark = sequence.look(log)
     held = leases.exclude(holder__in=("", WAITS)).count()
     return Recovery(leases.count(), held, offsets.count(), token, max(0, mark.known - mark.last_issued))
 
 
-def recover(alias: str) -> Recovery:
+def recover(log: Log) -> Recovery:
     """Give all leases and offset rows one fencing token, a random one above all that there are, free the leases, and
     raise the log's sequence above all known offsets, and the generation to that of the layouts; return what was done.
     Positions, rows and messages stay.
@@ -52,31 +53,31 @@ def recover(alias: str) -> Recovery:
     row, if the database's user may not raise the sequences, and while consumer processes live, as their heartbeats say:
     they know a log that is no more, and would pass messages of the present one.
     """
-    before = preview(alias)
-    _refuse_living(alias)
-    sequence.catch_up(alias)  # takes rights that changing rows does not
-    fill(alias)
-    return before._replace(token=retries.run(alias, _recover, alias, secrets.randbelow(MOST_ADDED) + 1))
+    before = preview(log)
+    _refuse_living(log)
+    sequence.catch_up(log)  # takes rights that changing rows does not
+    fill(log)
+    return before._replace(token=retries.run(log, _recover, log, secrets.randbelow(MOST_ADDED) + 1))
 
 
-def _recover(alias: str, added: int) -> int:
+def _recover(log: Log, added: int) -> int:
     """Return the new token. Topics are locked first, in their order, so that no group is registered, moved or collected
     meanwhile; then leases before offset rows, as acquiring does it."""
-    list(Topic.objects.using(alias).select_for_update().order_by("name").values_list("name", flat=True))
-    leases, offsets = PartitionLease.objects.using(alias), Offset.objects.using(alias)
+    list(Topic.objects.using(log.alias).select_for_update().order_by("name").values_list("name", flat=True))
+    leases, offsets = PartitionLease.objects.using(log.alias), Offset.objects.using(log.alias)
     list(leases.select_for_update().order_by("topic", "consumer_group", "partition").values_list("id"))
-    _refuse_living(alias)
+    _refuse_living(log)
     highest = max(rows.aggregate(highest=Max("fencing_token"))["highest"] or 0 for rows in (leases, offsets))
     token = int(highest) + added
     leases.update(fencing_token=token, valid_until=None)
     leases.exclude(holder=WAITS).update(holder="")
     offsets.update(fencing_token=token)
-    SharedHorizon.objects.using(alias).all().delete()
+    SharedHorizon.objects.using(log.alias).all().delete()
     return token
 
 
-def _refuse_living(alias: str) -> None:
-    alive = sorted(set(SubscriberHeartbeat.objects.using(alias).alive().values_list("subscriber", flat=True)))
+def _refuse_living(log: Log) -> None:
+    alive = sorted(set(SubscriberHeartbeat.objects.using(log.alias).alive().values_list("subscriber", flat=True)))
     if alive:
         some = ", ".join(alive[:MOST_NAMED]) + (" and others" if len(alive) > MOST_NAMED else "")
         raise ConfigurationError(

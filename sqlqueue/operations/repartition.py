@@ -25,8 +25,8 @@ from sqlqueue.database.gate import LAYOUT, take_duty
 from sqlqueue.database.generations import EPOCH_SLOTS
 from sqlqueue.database.horizon import Horizon, on_one_server
 from sqlqueue.database.insert_sql import SLOTS
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
-from sqlqueue.database.statements import dialect
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.change_state import (
     END,
@@ -52,7 +52,7 @@ from sqlqueue.operations.layout_changes import (
 STUBBORN: Final = 20  # passes in which nothing was free, after which one row is waited for
 
 
-def begin(alias: str, topic: str, partitions: int) -> Change | None:
+def begin(log: Log, topic: str, partitions: int) -> Change | None:
     """Let a topic's keys go over to so many new partitions; return the change if it is not done at once.
 
     Raises ConfigurationError for what cannot be done, among others while another change is under way.
@@ -63,66 +63,66 @@ def begin(alias: str, topic: str, partitions: int) -> Change | None:
         raise ConfigurationError(f"topic {topic!r} has what is on its way to another database: its partition stays")
     if not 1 <= partitions <= MOST_PARTITIONS:
         raise ConfigurationError(f"partitions must be 1 to {MOST_PARTITIONS}, not {partitions}")
-    turning.refuse_who_may_not(alias)
-    if dialect(alias).gated:
-        retries.run(alias, _begin, alias, topic, partitions, None)
+    turning.refuse_who_may_not(log)
+    if log.dialect.gated:
+        retries.run(log, _begin, log, topic, partitions, None)
     else:
-        with on_one_server(alias) as server:
-            retries.run(alias, _begin, alias, topic, partitions, server)
-    return under_way(alias)
+        with on_one_server(log) as server:
+            retries.run(log, _begin, log, topic, partitions, server)
+    return under_way(log)
 
 
-def _begin(alias: str, topic: str, partitions: int, server: ServerIdentity | None) -> None:
-    if not take_duty(alias, LAYOUT):
+def _begin(log: Log, topic: str, partitions: int, server: ServerIdentity | None) -> None:
+    if not take_duty(log, LAYOUT):
         raise ConfigurationError("another process changes a topic's partitions at this moment: try again")
-    if change := under_way(alias):
+    if change := under_way(log):
         raise ConfigurationError(
             f"the partitions of topic {change.topic!r} are being changed, and one topic's at a time are: let that end"
             f" first (`queuetopic alter {change.topic} --partitions {change.later.partitions}` carries it on)"
         )
-    present = open_block(alias, topic)
+    present = open_block(log, topic)
     if present.partitions == partitions:
         raise ConfigurationError(f"topic {topic!r} has {partitions} partitions already")
-    named_server.refuse_elsewhere(alias)
-    later = later_block(alias, topic, partitions)
-    if dialect(alias).slotted:
-        insert_turning(alias, topic, later)
+    named_server.refuse_elsewhere(log)
+    later = later_block(log, topic, partitions)
+    if log.dialect.slotted:
+        insert_turning(log, topic, later)
         return
-    generation = add(alias, topic, later)
+    generation = add(log, topic, later)
     if server is None:
-        EpochSlot.objects.using(alias).create(topic=topic, slot=0, epoch=present.epoch)
+        EpochSlot.objects.using(log.alias).create(topic=topic, slot=0, epoch=present.epoch)
         return
-    turning.put_in_force(alias, generation)
-    write_end(alias, topic, present.epoch)
+    turning.put_in_force(log, generation)
+    write_end(log, topic, present.epoch)
     server.confirm()
 
 
-def abort(alias: str, topic: str) -> None:
+def abort(log: Log, topic: str) -> None:
     """Let publishers stay with the partitions that they have. Raises ConfigurationError if nothing is under way, and
     once the first keys have gone over: there is no way back then, only onward."""
-    retries.run(alias, _abort, alias, topic)
+    retries.run(log, _abort, log, topic)
 
 
-def _abort(alias: str, topic: str) -> None:
-    if not take_duty(alias, LAYOUT):
+def _abort(log: Log, topic: str) -> None:
+    if not take_duty(log, LAYOUT):
         raise ConfigurationError("another process is at a step of it at this moment: try again")
-    change = under_way(alias)
+    change = under_way(log)
     if change is None or change.topic != topic or not change.going:
         raise ConfigurationError(f"there is nothing to abort: no change of topic {topic!r} is under way")
-    if not may_abort(alias, change):
+    if not may_abort(log, change):
         raise ConfigurationError(
             f"keys of topic {topic!r} have gone over to the new partitions already, and an order that is kept has no"
             f" way back: let it end, and then alter it to {change.earlier.partitions} partitions again"
         )
-    stay(alias, change)
+    stay(log, change)
 
 
 class Repartition:
     """Takes the steps of the change that is under way on a database, if there is one. Not thread-safe."""
 
-    def __init__(self, alias: str, stubborn: int = STUBBORN):
+    def __init__(self, log: Log, stubborn: int = STUBBORN):
         """stubborn: passes in which nothing was free, after which one row is waited for: 1 for who comes seldom."""
-        self.alias, self._stubborn = alias, stubborn
+        self.log, self._stubborn = log, stubborn
         self._fruitless = 0  # passes in a row in which nothing was free
         self._gone: Horizon | None = None
         self._gone_for = 0  # the generation
@@ -130,16 +130,16 @@ class Repartition:
     def step(self) -> Progress | None:
         """Do what can be done at once; return what is left, None if no change is under way. Waits for a second at
         most, and that rarely."""
-        change = under_way(self.alias)
+        change = under_way(self.log)
         if change is None:
             return None
-        if dialect(self.alias).slotted:
+        if self.log.dialect.slotted:
             return self._slotted(change)
         try:
             return self._at_once(change)
         except (ServerChanged, SessionReplaced):
             self._gone_for = 0
-            retries.drop_connection(self.alias)
+            retries.drop_connection(self.log)
             return Progress(TRANSACTIONS, 1, 1)
 
     def run(self, pause: float = 0.05, give_up: Callable[[], bool] = lambda: False) -> Iterator[Progress]:
@@ -153,20 +153,20 @@ class Repartition:
     # -- MySQL --------------------------------------------------------------------------------------------------------
 
     def _slotted(self, change: Change) -> Progress:
-        alias = self.alias
-        behind = turning.gate_rows_behind(alias, change.generation)
+        log = self.log
+        behind = turning.gate_rows_behind(log, change.generation)
         if behind:
             turned = self._pass(change, behind, turning.switch_gate_rows, change.generation)
             return Progress(GATE if change.going else LAST, len(behind) - turned, SLOTS)
         if not change.going:
-            retries.run(alias, _finish, alias, change)
+            retries.run(log, _finish, log, change)
             return Progress(LAST, 0, SLOTS)
-        unturned = turning.slots_unturned(alias, change.topic, change.later.epoch)
+        unturned = turning.slots_unturned(log, change.topic, change.later.epoch)
         if unturned:
             turned = self._pass(change, unturned, turning.switch_slots, change.later.epoch)
             return Progress(KEYS, len(unturned) - turned, EPOCH_SLOTS)
-        with on_one_server(alias) as server:
-            retries.run(alias, _close, alias, change, server)
+        with on_one_server(log) as server:
+            retries.run(log, _close, log, change, server)
         return Progress(END, 0, 1)
 
     def _pass(self, change: Change, rows: list[int], switch: Callable[..., int], to: int) -> int:
@@ -174,70 +174,68 @@ class Repartition:
         turned = 0
         for first in range(0, len(rows), turning.AT_ONCE):
             some = rows[first : first + turning.AT_ONCE]
-            turned += retries.run(self.alias, _switch, self.alias, change, switch, to, some)
+            turned += retries.run(self.log, _switch, self.log, change, switch, to, some)
         self._fruitless = 0 if turned else self._fruitless + 1
         if self._fruitless >= self._stubborn:
             self._fruitless = 0
-            turned += retries.run(self.alias, _switch, self.alias, change, switch, to, rows[:1], wait=True)
+            turned += retries.run(self.log, _switch, self.log, change, switch, to, rows[:1], wait=True)
         return turned
 
     # -- PostgreSQL ---------------------------------------------------------------------------------------------------
 
     def _at_once(self, change: Change) -> Progress:
-        alias = self.alias
-        if turning.newest_generation(alias) < change.generation or self._gone_for != change.generation:
-            if not retries.run(alias, _put_in_force, alias, change):
+        log = self.log
+        if turning.newest_generation(log) < change.generation or self._gone_for != change.generation:
+            if not retries.run(log, _put_in_force, log, change):
                 return Progress(TRANSACTIONS, 1, 1)
-            self._gone, self._gone_for = Horizon(alias, ServerIdentity(alias)), change.generation
+            self._gone, self._gone_for = Horizon(log, ServerIdentity(log)), change.generation
         assert self._gone is not None
         if not self._gone.passed():
             return Progress(TRANSACTIONS, self._gone.waits_for, self._gone.waits_for)
-        with on_one_server(alias) as server:
-            retries.run(alias, _close, alias, change, server)
+        with on_one_server(log) as server:
+            retries.run(log, _close, log, change, server)
         return Progress(END, 0, 1)
 
 
-def _put_in_force(alias: str, change: Change) -> bool:
+def _put_in_force(log: Log, change: Change) -> bool:
     """Let the change's generation hold, unless it is over: a process that was stopped before this would else put
     publishers back into an epoch that has ended. That never is undone with the transaction, so it only rises."""
-    if not take_duty(alias, LAYOUT) or under_way(alias) != change:
+    if not take_duty(log, LAYOUT) or under_way(log) != change:
         return False
-    if turning.newest_generation(alias) < change.generation:
-        turning.put_in_force(alias, change.generation)
+    if turning.newest_generation(log) < change.generation:
+        turning.put_in_force(log, change.generation)
     return True
 
 
-def _switch(
-    alias: str, change: Change, switch: Callable[..., int], to: int, rows: list[int], wait: bool = False
-) -> int:
-    if not take_duty(alias, LAYOUT) or under_way(alias) != change:
+def _switch(log: Log, change: Change, switch: Callable[..., int], to: int, rows: list[int], wait: bool = False) -> int:
+    if not take_duty(log, LAYOUT) or under_way(log) != change:
         return 0
-    if switch is turning.switch_slots and turning.gate_rows_behind(alias, change.generation):
+    if switch is turning.switch_slots and turning.gate_rows_behind(log, change.generation):
         return 0  # a publisher may still not ask the slots
-    named_server.refuse_elsewhere(alias)
-    return switch(alias, to, rows, wait)
+    named_server.refuse_elsewhere(log)
+    return switch(log, to, rows, wait)
 
 
-def _close(alias: str, change: Change, server: ServerIdentity) -> None:
+def _close(log: Log, change: Change, server: ServerIdentity) -> None:
     """Store the former epoch's end, now that no publisher can add to it, and all that was added is visible."""
-    if not take_duty(alias, LAYOUT) or under_way(alias) != change:
+    if not take_duty(log, LAYOUT) or under_way(log) != change:
         return
-    if dialect(alias).slotted:
-        if turning.slots_unturned(alias, change.topic, change.later.epoch):
+    if log.dialect.slotted:
+        if turning.slots_unturned(log, change.topic, change.later.epoch):
             return
-        write_end(alias, change.topic, change.earlier.epoch)
-        add(alias, change.topic, change.later)
+        write_end(log, change.topic, change.earlier.epoch)
+        add(log, change.topic, change.later)
     else:
-        if turning.newest_generation(alias) < change.generation:
+        if turning.newest_generation(log) < change.generation:
             return  # it was put in force on another server, which this one has replaced
-        write_end(alias, change.topic, change.earlier.epoch)
-        EpochSlot.objects.using(alias).filter(topic=change.topic).delete()
+        write_end(log, change.topic, change.earlier.epoch)
+        EpochSlot.objects.using(log.alias).filter(topic=change.topic).delete()
     server.confirm()
 
 
-def _finish(alias: str, change: Change) -> None:
+def _finish(log: Log, change: Change) -> None:
     """Take the slots away, which no publisher asks any more."""
-    if not take_duty(alias, LAYOUT) or under_way(alias) != change:
+    if not take_duty(log, LAYOUT) or under_way(log) != change:
         return
-    if not dialect(alias).slotted or not turning.gate_rows_behind(alias, change.generation):
-        EpochSlot.objects.using(alias).filter(topic=change.topic).delete()
+    if not log.dialect.slotted or not turning.gate_rows_behind(log, change.generation):
+        EpochSlot.objects.using(log.alias).filter(topic=change.topic).delete()

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from django.db.models import Count, Max
 
-from sqlqueue.conf import settings
 from sqlqueue.core.bounds import checked_whole
 from sqlqueue.core.databases import numbered
 from sqlqueue.core.keys import partition_of
@@ -19,7 +18,7 @@ from sqlqueue.database import retries
 from sqlqueue.database.chunks import insert_all
 from sqlqueue.database.gate import insert_many
 from sqlqueue.database.insert_sql import LogRow
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import batch_parts
 from sqlqueue.log.batch_parts import PartKey
@@ -51,9 +50,9 @@ class DeadLetterSelection:
     after: int = 0
     groups: Sequence[str] | None = None
 
-    def querysets(self, alias: str) -> Iterator[MessageQuerySet]:
+    def querysets(self, log: Log) -> Iterator[MessageQuerySet]:
         """Yield querysets of them, lowest offsets first; each names a bounded number of offsets."""
-        rows = Message.objects.using(alias).dead_letters(self.group, self.topic)
+        rows = Message.objects.using(log.alias).dead_letters(self.group, self.topic)
         if self.fingerprint:
             rows = rows.filter(fingerprint=self.fingerprint)
         if self.groups is not None:
@@ -70,27 +69,27 @@ class DeadLetterSelection:
         for start in range(0, len(wanted), OFFSETS_AT_ONCE):
             yield rows.filter(offset__in=wanted[start : start + OFFSETS_AT_ONCE])
 
-    def extent(self, alias: str) -> tuple[int, int]:
+    def extent(self, log: Log) -> tuple[int, int]:
         """Return how many there are, and the offset of the last one (0 if there is none)."""
-        found = [rows.aggregate(count=Count("offset"), last=Max("offset")) for rows in self.querysets(alias)]
+        found = [rows.aggregate(count=Count("offset"), last=Max("offset")) for rows in self.querysets(log)]
         return sum(some["count"] for some in found), max((some["last"] or 0 for some in found), default=0)
 
-    def first(self, alias: str) -> int | None:
+    def first(self, log: Log) -> int | None:
         """Return the offset of the first one; None if there is none."""
-        found = (rows.order_by("offset").values_list("offset", flat=True).first() for rows in self.querysets(alias))
+        found = (rows.order_by("offset").values_list("offset", flat=True).first() for rows in self.querysets(log))
         return next((offset for offset in found if offset is not None), None)
 
-    def deliverable(self, alias: str) -> DeadLetterSelection:
+    def deliverable(self, log: Log) -> DeadLetterSelection:
         """Return this selection without the dead letters of groups that are no longer registered: replayed, they would
         reach no consumer, and collection would delete them."""
-        return replace(self, groups=sorted(group for group, _ in registered(alias, [self.topic])))
+        return replace(self, groups=sorted(group for group, _ in registered(log, [self.topic])))
 
-    def undeliverable(self, alias: str) -> str:
+    def undeliverable(self, log: Log) -> str:
         """Return a text that names the groups of it that are not registered any more; "" if all are."""
-        known = set(self.deliverable(alias).groups or ())
+        known = set(self.deliverable(log).groups or ())
         if self.group in known:
             return ""
-        groups = (rows.order_by().values_list("failed_group", flat=True) for rows in self.querysets(alias))
+        groups = (rows.order_by().values_list("failed_group", flat=True) for rows in self.querysets(log))
         gone = {group for some in groups for group in some.distinct()} - known
         names = f"group {', '.join(sorted(gone))} of topic {self.topic}"
         return f"{names} is not registered any more: its dead letters stay" if gone else ""
@@ -130,24 +129,24 @@ def replay(
     refuse_in_async("replay", "await sync_to_async(replay)(…)")
     limit = _limit(limit)
     done = 0
-    for alias in worked_on(topic, database, offsets):
+    for log in worked_on(topic, database, offsets):
         left = None if limit is None else limit - done
-        done += _replay(alias, topic, group, offsets, fingerprint, left)
+        done += _replay(log, topic, group, offsets, fingerprint, left)
     return done
 
 
 def _replay(
-    alias: str, topic: str, group: str, offsets: Iterable[int] | None, fingerprint: str, limit: int | None
+    log: Log, topic: str, group: str, offsets: Iterable[int] | None, fingerprint: str, limit: int | None
 ) -> int:
-    if group and (gone := DeadLetterSelection(topic, group).undeliverable(alias)):
+    if group and (gone := DeadLetterSelection(topic, group).undeliverable(log)):
         raise ConfigurationError(gone)
     # A message that becomes a dead letter again meanwhile is above this, and left for another call.
-    newest = Message.objects.using(alias).order_by("-offset").values_list("offset", flat=True).first() or 0
+    newest = Message.objects.using(log.alias).order_by("-offset").values_list("offset", flat=True).first() or 0
     chosen = DeadLetterSelection(topic, group, fingerprint, None if offsets is None else sorted(set(offsets)), newest)
     done = 0
     while limit is None or done < limit:
         most = AT_ONCE if limit is None else min(AT_ONCE, limit - done)
-        moved = retries.run(alias, replay_some, alias, chosen, most)
+        moved = retries.run(log, replay_some, log, chosen, most)
         if not moved:
             break
         done += len(moved)
@@ -174,11 +173,11 @@ def discard(
     of_one = offsets if offsets is not None else None if through is None else [through]
     chosen = DeadLetterSelection(topic, group, fingerprint, None if offsets is None else sorted(set(offsets)), through)
     done = 0
-    for alias in worked_on(topic, database, of_one):
-        for rows in chosen.querysets(alias):
+    for log in worked_on(topic, database, of_one):
+        for rows in chosen.querysets(log):
             found = rows.order_by("offset").values_list("offset", flat=True)
             while some := list(found[: DISCARDED_AT_ONCE if limit is None else min(DISCARDED_AT_ONCE, limit - done)]):
-                done += _delete(alias, some)
+                done += _delete(log, some)
     return done
 
 
@@ -186,17 +185,17 @@ def _limit(given: int | None) -> int | None:
     return None if given is None else checked_whole(given, "limit", HIGHEST_LIMIT)
 
 
-def _delete(alias: str, offsets: Sequence[int]) -> int:
+def _delete(log: Log, offsets: Sequence[int]) -> int:
     """Delete these messages and lock no others, which may belong to open transactions."""
-    return int(execute(alias, dialect(alias).delete("sqlqueue_message", "offset", len(offsets)), offsets).rowcount)
+    return int(log.execute(log.dialect.delete("sqlqueue_message", "offset", len(offsets)), offsets).rowcount)
 
 
-def replay_some(alias: str, selection: DeadLetterSelection, most: int) -> list[Replayed]:
+def replay_some(log: Log, selection: DeadLetterSelection, most: int) -> list[Replayed]:
     """Replay at most `most` of the selected dead letters, in the caller's transaction; return [] if none is left."""
     with suppress(Topic.DoesNotExist):  # then it has no dead letters
-        lock_topic(alias, selection.topic)  # a group that is registered stays so until the commit
+        lock_topic(log, selection.topic)  # a group that is registered stays so until the commit
     chosen: list[Message] = []
-    for rows in selection.deliverable(alias).querysets(alias):
+    for rows in selection.deliverable(log).querysets(log):
         # Locked rows are skipped: another replay has them, or the settle that added them has yet to commit.
         free = rows.as_stored().select_for_update(skip_locked=True).order_by("offset")
         chosen += free[: most - len(chosen)]
@@ -205,14 +204,14 @@ def replay_some(alias: str, selection: DeadLetterSelection, most: int) -> list[R
     if not chosen:
         return []
     topic = selection.topic
-    info = topic_info(alias, topic)
+    info = topic_info(log, topic)
     copies = [
         LogRow(
             topic,
             partition_of(one.partition_key, info.partitions) if one.partition_key else one.partition,
             0,
             one.partition_key,
-            copy_id(alias, one.offset),
+            copy_id(log, one.offset),
             payload,
             headers,
             one.failed_group,
@@ -220,26 +219,26 @@ def replay_some(alias: str, selection: DeadLetterSelection, most: int) -> list[R
         for one in chosen
         for payload, headers in (one.to_copy(),)
     ]
-    insert_many(alias, copies, may_repeat=False)
-    batches = batch_parts.in_log(alias, [one.offset for one in chosen])
+    insert_many(log, copies, may_repeat=False)
+    batches = batch_parts.in_log(log, [one.offset for one in chosen])
     again = Counter(PartKey(batches[one.offset], topic, one.failed_group) for one in chosen if one.offset in batches)
-    batch_parts.change(alias, replayed=again)
-    _write_receipts(alias, topic, chosen, [copy.id for copy in copies])
-    _delete(alias, [one.offset for one in chosen])
-    notify_after_commit(alias)
+    batch_parts.change(log, replayed=again)
+    _write_receipts(log, topic, chosen, [copy.id for copy in copies])
+    _delete(log, [one.offset for one in chosen])
+    notify_after_commit(log)
     return [Replayed(one.offset, one.failed_group, copy.key, copy.id) for one, copy in zip(chosen, copies)]
 
 
-def copy_id(alias: str, dead_letter: int) -> str:
+def copy_id(log: Log, dead_letter: int) -> str:
     """Return the id of the message that a dead letter is replayed as."""
-    return f"replay:{numbered(dead_letter, settings.label(alias))}"
+    return f"replay:{numbered(dead_letter, log.label)}"
 
 
-def _write_receipts(alias: str, topic: str, dead_letters: Sequence[Message], copies: Sequence[str]) -> None:
+def _write_receipts(log: Log, topic: str, dead_letters: Sequence[Message], copies: Sequence[str]) -> None:
     """Write for each original which message it was replayed as, whatever the topic's history asks for: nothing else
     tells it once the dead letter is gone."""
     rows: list[tuple[object, ...]] = []
     for one, copy in zip(dead_letters, copies):
         ended = (one.partition, one.original_offset or 0, REPLAYED, one.failure_count or 0)
         rows.append((one.failed_group, topic, *ended, copy, one.offset, 0, 0))
-    insert_all(alias, f"sqlqueue_receipt ({RECEIPT_COLUMNS})", RECEIPT, "", rows, AT_ONCE)
+    insert_all(log, f"sqlqueue_receipt ({RECEIPT_COLUMNS})", RECEIPT, "", rows, AT_ONCE)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from sqlqueue.core.bounds import checked_rate
 from sqlqueue.core.outcomes import ACKED, DEAD, message_of
 from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import ConsumerGroup, Message, Request, dead_letter_topic
 from sqlqueue.models.request import DONE, FAILED, NEW, REPLAY, RUNNING, TRIAL, as_note
@@ -16,7 +17,7 @@ from sqlqueue.stats.group_status import EXPIRED, status
 
 
 def request_replay(
-    alias: str,
+    log: Log,
     topic: str,
     *,
     group: str = "",
@@ -39,12 +40,12 @@ def request_replay(
     rate = checked_rate(rate)
     wanted = None if offsets is None else sorted(set(offsets))
     chosen = DeadLetterSelection(topic, group, fingerprint, wanted)
-    total, last = chosen.extent(alias)
+    total, last = chosen.extent(log)
     if not total:
         raise ConfigurationError(f"topic {topic!r} has no such dead letters: nothing to replay")
-    if chosen.deliverable(alias).first(alias) is None:
-        raise ConfigurationError(chosen.undeliverable(alias))
-    request = Request.objects.using(alias).create(
+    if chosen.deliverable(log).first(log) is None:
+        raise ConfigurationError(chosen.undeliverable(log))
+    request = Request.objects.using(log.alias).create(
         kind=REPLAY,
         topic=topic,
         consumer_group=group,
@@ -54,34 +55,34 @@ def request_replay(
         total=total,
         ordered_by=requested_by,
     )
-    request.refresh_from_db(using=alias)  # MySQL does not return what the columns' defaults are
+    request.refresh_from_db(using=log.alias)  # MySQL does not return what the columns' defaults are
     return request
 
 
-def fail_trials(alias: str, topic: str, offsets: Collection[int], why: str) -> None:
+def fail_trials(log: Log, topic: str, offsets: Collection[int], why: str) -> None:
     """Fail the replays of a topic whose trial is at one of these offsets and was not acked: an operator removes it
     from the log."""
-    trials = Request.objects.using(alias).filter(topic=topic, state=TRIAL, trial_offset__isnull=False)
+    trials = Request.objects.using(log.alias).filter(topic=topic, state=TRIAL, trial_offset__isnull=False)
     for request in trials:
         if request.trial_offset not in offsets:
             continue
-        message = Message.objects.using(alias).filter(offset=request.trial_offset).first()
-        if message is not None and status(alias, message, message.target_group).state != ACKED:
+        message = Message.objects.using(log.alias).filter(offset=request.trial_offset).first()
+        if message is not None and status(log, message, message.target_group).state != ACKED:
             note = as_note(f"the first one, offset {request.trial_offset}, {why}")
             same = trials.filter(pk=request.pk)
             same.update(state=FAILED, note=note, updated_at=DatabaseNow())
 
 
-def step(alias: str, request: Request, most: int) -> None:
+def step(log: Log, request: Request, most: int) -> None:
     """Deliver the next dead letters of a replay again, at most so many. While its trial runs, this looks how that has
     ended."""
     if request.state == TRIAL:
-        _check_trial(alias, request)
+        _check_trial(log, request)
     if request.state in (TRIAL, FAILED):
         return
     is_first = bool(request.options.get("trial")) and request.state == NEW
-    moved = replay_some(alias, _left(request), 1 if is_first else min(most, AT_ONCE))
-    left = _left(request).deliverable(alias).first(alias)  # what another transaction has locked is left, too
+    moved = replay_some(log, _left(request), 1 if is_first else min(most, AT_ONCE))
+    left = _left(request).deliverable(log).first(log)  # what another transaction has locked is left, too
     if not moved and left is not None:
         return
     if moved:
@@ -89,19 +90,19 @@ def step(alias: str, request: Request, most: int) -> None:
         request.at_offset = moved[-1].offset if left is None else left - 1
         if is_first:
             first = moved[0]
-            copy = Message.objects.using(alias).of_id(request.topic, first.id, first.key).get()
+            copy = Message.objects.using(log.alias).of_id(request.topic, first.id, first.key).get()
             request.state, request.trial_offset = TRIAL, copy.offset
             return
     request.state = RUNNING
     if left is None:
-        gone = replace(_left(request), after=0).undeliverable(alias)
+        gone = replace(_left(request), after=0).undeliverable(log)
         request.state = DONE if request.done or not gone else FAILED
         request.note = as_note("; ".join(filter(None, [gone, request.note])))
 
 
-def skip(alias: str, request: Request, reason: Exception) -> bool:
+def skip(log: Log, request: Request, reason: Exception) -> bool:
     """Pass by the dead letter that cannot be delivered again; return whether there is one."""
-    next_one = _left(request).deliverable(alias).first(alias)
+    next_one = _left(request).deliverable(log).first(log)
     if next_one is not None:
         request.at_offset = next_one
         request.note = as_note(f"dead letter {next_one} was skipped: {message_of(reason) or type(reason).__name__}")
@@ -121,21 +122,21 @@ def _are_offsets(given: object) -> bool:
     return isinstance(given, list) and all(isinstance(one, int) for one in given)
 
 
-def _check_trial(alias: str, request: Request) -> None:
+def _check_trial(log: Log, request: Request) -> None:
     """Note in the request how its trial, the first message, has ended."""
-    message = Message.objects.using(alias).filter(offset=request.trial_offset).first()
+    message = Message.objects.using(log.alias).filter(offset=request.trial_offset).first()
     if message is None:  # collected: it was acked, or is a dead letter again
         request.state = RUNNING
-        dead_letters = Message.objects.using(alias).filter(topic=dead_letter_topic(request.topic))
+        dead_letters = Message.objects.using(log.alias).filter(topic=dead_letter_topic(request.topic))
         if dead_letters.filter(original_offset=request.trial_offset).exists():
             request.state, request.note = FAILED, f"the first one, offset {request.trial_offset}, died again"
         return
     group = message.target_group
-    outcome = status(alias, message, group)
+    outcome = status(log, message, group)
     if outcome.state == ACKED:
         request.state = RUNNING
     elif outcome.state in (DEAD, EXPIRED):
         request.state, request.note = FAILED, f"the first one, offset {message.offset}, died again"
-    elif not ConsumerGroup.objects.using(alias).filter(topic=message.topic, consumer_group=group).exists():
+    elif not ConsumerGroup.objects.using(log.alias).filter(topic=message.topic, consumer_group=group).exists():
         text = f"group {group} is not registered any more: no process tries the first one, offset {message.offset}"
         request.state, request.note = FAILED, as_note(text)

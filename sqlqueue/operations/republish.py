@@ -9,6 +9,7 @@ from sqlqueue.core.keys import GROUP_LENGTH, checked_name, new_id
 from sqlqueue.database import retries
 from sqlqueue.database.gate import insert_many
 from sqlqueue.database.insert_sql import LogRow, Stored
+from sqlqueue.database.log import Log
 from sqlqueue.database.scheduling import Due, copy_scheduled, insert_scheduled
 from sqlqueue.exceptions import InvalidMessage, seconds
 from sqlqueue.log import batch_parts
@@ -41,27 +42,27 @@ def republish(
     Raises InvalidMessage for a priority that the topic does not have, and for an invalid delay.
     """
     wanted = sorted(set(offsets))
-    (alias,) = worked_on(topic, database, wanted)
+    (log,) = worked_on(topic, database, wanted)
     delay = seconds(delay)
     checked_name(group, "group", GROUP_LENGTH)
     if priority is not None:
-        check_priority(alias, topic, priority)
+        check_priority(log, topic, priority)
     done = 0
     for start in range(0, len(wanted), AT_ONCE):
-        done += retries.run(alias, copy, alias, topic, group, wanted[start : start + AT_ONCE], priority, delay)
+        done += retries.run(log, copy, log, topic, group, wanted[start : start + AT_ONCE], priority, delay)
     return done
 
 
-def check_priority(alias: str, topic: str, priority: int) -> None:
+def check_priority(log: Log, topic: str, priority: int) -> None:
     """Raise InvalidMessage for a priority that the topic does not have."""
-    priorities = topic_info(alias, topic).priorities
+    priorities = topic_info(log, topic).priorities
     if not 0 <= priority < priorities:
         raise InvalidMessage(f"priority {priority} is not one of topic {topic!r}, which has {priorities}")
 
 
-def copy(alias: str, topic: str, group: str, offsets: Sequence[int], priority: int | None, delay: float) -> int:
+def copy(log: Log, topic: str, group: str, offsets: Sequence[int], priority: int | None, delay: float) -> int:
     """Publish copies for a group in the caller's transaction, which must be short; return how many."""
-    messages = Message.objects.using(alias).filter(offset__in=offsets, topic=topic).order_by("offset").as_stored()
+    messages = Message.objects.using(log.alias).filter(offset__in=offsets, topic=topic).order_by("offset").as_stored()
     rows = [
         LogRow(
             topic,
@@ -79,12 +80,12 @@ def copy(alias: str, topic: str, group: str, offsets: Sequence[int], priority: i
     if delay > 0:
         for row in rows:
             if isinstance(row.payload, Stored):
-                copy_scheduled(alias, row, delay)
+                copy_scheduled(log, row, delay)
             else:
-                insert_scheduled(alias, [Due(row, delay, None)])
+                insert_scheduled(log, [Due(row, delay, None)])
     elif rows:
-        insert_many(alias, rows, may_repeat=False)
-        notify_after_commit(alias)
-    batches = batch_parts.in_log(alias, offsets)
-    batch_parts.change(alias, Counter(PartKey(batch, topic, group) for batch in batches.values()))
+        insert_many(log, rows, may_repeat=False)
+        notify_after_commit(log)
+    batches = batch_parts.in_log(log, offsets)
+    batch_parts.change(log, Counter(PartKey(batch, topic, group) for batch in batches.values()))
     return len(rows)

@@ -14,6 +14,7 @@ from sqlqueue.core.outcomes import message_of
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.gate import REQUESTS, take_duty
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import Request
 from sqlqueue.models.request import ACTIVE, CANCELLED, FAILED, REPLAY, RESCHEDULE, RUNNING, as_note
@@ -34,32 +35,32 @@ class Kind(NamedTuple):
     message that cannot be taken, and returns whether there is one. Both leave it to the caller to save the request.
     """
 
-    step: Callable[[str, Request, int], None]
-    skip: Callable[[str, Request, Exception], bool]
+    step: Callable[[Log, Request, int], None]
+    skip: Callable[[Log, Request, Exception], bool]
 
 
 KINDS = {
     REPLAY: Kind(replay_requests.step, replay_requests.skip),
-    RESCHEDULE: Kind(reschedule_requests.step, lambda alias, request, reason: False),
+    RESCHEDULE: Kind(reschedule_requests.step, lambda log, request, reason: False),
 }
 
 
-def cancel(alias: str, number: int) -> bool:
+def cancel(log: Log, number: int) -> bool:
     """Cancel a request that is not done; return whether it was not. What it has done stays done."""
-    rows = Request.objects.using(alias).filter(pk=number, state__in=ACTIVE)
+    rows = Request.objects.using(log.alias).filter(pk=number, state__in=ACTIVE)
     return bool(rows.update(state=CANCELLED, updated_at=DatabaseNow()))
 
 
-def carry_out(alias: str) -> bool:
+def carry_out(log: Log) -> bool:
     """Do the next step of every request that is not done; return whether there is more to do at once. An error of the
     database that one of them has met is raised at the end."""
-    rows = Request.objects.using(alias).filter(state__in=ACTIVE).order_by("id").values_list("pk", flat=True)
+    rows = Request.objects.using(log.alias).filter(state__in=ACTIVE).order_by("id").values_list("pk", flat=True)
     more, last = False, 0
     failed: Error | None = None
     while some := list(rows.filter(pk__gt=last)[:AT_ONCE]):
         for number in some:
             try:
-                more = _next(alias, number) or more
+                more = _next(log, number) or more
             except Error as error:
                 if retries.classify(error) is retries.ErrorKind.GONE:
                     raise
@@ -70,24 +71,24 @@ def carry_out(alias: str) -> bool:
     return more
 
 
-def _next(alias: str, number: int) -> bool:
+def _next(log: Log, number: int) -> bool:
     """Do the next step of one request. A failure affects only this one, which goes on with the next message if its kind
     can skip one."""
     for one_by_one in (False, True):  # many at once; if that fails, one by one to find the one that fails
-        reason = _try_step(alias, number, one_by_one)
+        reason = _try_step(log, number, one_by_one)
         if isinstance(reason, bool):
             return reason
     logger.warning(logfmt("request_refused", request=number, error=reason))
-    return retries.run(alias, _skip, alias, number, reason)
+    return retries.run(log, _skip, log, number, reason)
 
 
-def _try_step(alias: str, number: int, one_by_one: bool) -> bool | Exception:
+def _try_step(log: Log, number: int, one_by_one: bool) -> bool | Exception:
     """Run a step in one transaction; return whether there is more to do at once, or the error with which it failed.
 
     Raises errors of the database that may pass, other than contention.
     """
     try:
-        return retries.run(alias, _step, alias, number, one_by_one)
+        return retries.run(log, _step, log, number, one_by_one)
     except Error as error:
         kind = retries.classify(error)
         if kind is retries.ErrorKind.CONTENTION:
@@ -99,31 +100,31 @@ def _try_step(alias: str, number: int, one_by_one: bool) -> bool | Exception:
         return error
 
 
-def _step(alias: str, number: int, one_by_one: bool) -> bool:
+def _step(log: Log, number: int, one_by_one: bool) -> bool:
     """Do one step of a request and update its row, in one transaction: no message is counted twice."""
-    request = _locked(alias, number)
+    request = _locked(log, number)
     if request is None:
         return False
     rate = checked_rate(request.rate)
     if _too_early(request, rate):
         return False
     before, done = _progress(request), request.done
-    _kind(request).step(alias, request, 1 if one_by_one else _step_size(rate))
+    _kind(request).step(log, request, 1 if one_by_one else _step_size(rate))
     if _progress(request) == before:  # it waits: for its trial, or for what another transaction has locked
         return False
     moved = request.done > done
-    _save(alias, request, stepped=moved or not request.active)  # the rate counts messages, not reads
+    _save(log, request, stepped=moved or not request.active)  # the rate counts messages, not reads
     return request.state == RUNNING and (rate is None or not moved)
 
 
-def _skip(alias: str, number: int, reason: Exception) -> bool:
+def _skip(log: Log, number: int, reason: Exception) -> bool:
     """Pass by the message that cannot be taken; fail the request if there is none, or the request itself is invalid."""
-    request = _locked(alias, number)
+    request = _locked(log, number)
     if request is None:
         return False
-    if isinstance(reason, ConfigurationError) or not _kind(request).skip(alias, request, reason):
+    if isinstance(reason, ConfigurationError) or not _kind(request).skip(log, request, reason):
         request.state, request.note = FAILED, as_note(message_of(reason) or type(reason).__name__)
-    _save(alias, request)
+    _save(log, request)
     return request.active and request.rate is None
 
 
@@ -133,12 +134,12 @@ def _kind(request: Request) -> Kind:
     return KINDS[request.kind]
 
 
-def _locked(alias: str, number: int) -> Request | None:
+def _locked(log: Log, number: int) -> Request | None:
     """Lock a request that is not done, annotated with `now`; None if it is done or another process has the exclusive
     task."""
-    if not take_duty(alias, REQUESTS):
+    if not take_duty(log, REQUESTS):
         return None
-    rows = Request.objects.using(alias).filter(pk=number, state__in=ACTIVE).annotate(now=DatabaseNow())
+    rows = Request.objects.using(log.alias).filter(pk=number, state__in=ACTIVE).annotate(now=DatabaseNow())
     return rows.select_for_update().first()
 
 
@@ -157,9 +158,9 @@ def _progress(request: Request) -> list[object]:
     return [getattr(request, name) for name in PROGRESS]
 
 
-def _save(alias: str, request: Request, stepped: bool = True) -> None:
+def _save(log: Log, request: Request, stepped: bool = True) -> None:
     """Store a request's progress. stepped: the time to its next step begins now."""
     columns = [*PROGRESS, "updated_at"] if stepped else PROGRESS
     if stepped:
         request.updated_at = DatabaseNow()
-    request.save(using=alias, update_fields=columns)
+    request.save(using=log.alias, update_fields=columns)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sqlqueue.core.bounds import MOST_ATTEMPTS, checked_whole
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
 from sqlqueue.database import retries
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import seconds
 from sqlqueue.log.groups import lock_topic, revoke
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset
@@ -35,7 +35,7 @@ class Changed(NamedTuple):
 
 
 def reschedule(
-    alias: str,
+    log: Log,
     group: str,
     topic: str,
     offsets: Iterable[int],
@@ -50,20 +50,20 @@ def reschedule(
     """
     if attempts is not None:
         checked_whole(attempts, "attempts", MOST_ATTEMPTS)
-    return _all(alias, _reschedule, group, topic, offsets, seconds(delay), attempts)
+    return _all(log, _reschedule, group, topic, offsets, seconds(delay), attempts)
 
 
-def acknowledge(alias: str, group: str, topic: str, offsets: Iterable[int]) -> Changed:
+def acknowledge(log: Log, group: str, topic: str, offsets: Iterable[int]) -> Changed:
     """Ack messages on behalf of a group, which then never gets them (again). Deliveries in flight are left.
 
     For a message that the group has not read, or that is blocked, the lease of its partition is revoked: what is in
     flight there is delivered again.
     """
-    return _all(alias, _acknowledge, group, topic, offsets)
+    return _all(log, _acknowledge, group, topic, offsets)
 
 
 def reprioritize(
-    alias: str, group: str, topic: str, offsets: Iterable[int], priority: int, *, delay: float = 0.0
+    log: Log, group: str, topic: str, offsets: Iterable[int], priority: int, *, delay: float = 0.0
 ) -> Changed:
     """Give waiting or unread deliveries another priority, and make them due in `delay` seconds.
 
@@ -72,26 +72,26 @@ def reprioritize(
 
     Raises InvalidMessage for a priority that the topic does not have.
     """
-    check_priority(alias, topic, priority)
-    return _all(alias, _reprioritize, group, topic, offsets, priority, seconds(delay))
+    check_priority(log, topic, priority)
+    return _all(log, _reprioritize, group, topic, offsets, priority, seconds(delay))
 
 
 def _all(
-    alias: str, operation: Callable[..., int], group: str, topic: str, offsets: Iterable[int], *options: object
+    log: Log, operation: Callable[..., int], group: str, topic: str, offsets: Iterable[int], *options: object
 ) -> Changed:
     wanted = sorted(set(offsets))
     changed = 0
     for start in range(0, len(wanted), AT_ONCE):
-        changed += retries.run(alias, operation, alias, group, topic, wanted[start : start + AT_ONCE], *options)
+        changed += retries.run(log, operation, log, group, topic, wanted[start : start + AT_ONCE], *options)
     return Changed(changed, len(wanted) - changed)
 
 
-def _waiting(alias: str, group: str, topic: str, messages: Sequence[Message]) -> list[DeliveryState]:
+def _waiting(log: Log, group: str, topic: str, messages: Sequence[Message]) -> list[DeliveryState]:
     """Lock and return the rows of these messages that wait; by their whole unique key, so that no other row is
     locked."""
     found: list[DeliveryState] = []
     for (partition, priority), offsets in _by_partition(messages).items():
-        rows = DeliveryState.objects.using(alias).filter(
+        rows = DeliveryState.objects.using(log.alias).filter(
             topic=topic,
             consumer_group=group,
             partition=partition,
@@ -110,35 +110,35 @@ def _by_partition(messages: Sequence[Message]) -> dict[tuple[int, int], dict[int
     return found
 
 
-def _messages(alias: str, group: str, topic: str, offsets: Sequence[int]) -> list[Message]:
+def _messages(log: Log, group: str, topic: str, offsets: Sequence[int]) -> list[Message]:
     """Those that are for the group."""
     columns = ("offset", "topic", "partition", "priority", "partition_key")
-    found = Message.objects.using(alias).filter(offset__in=offsets, topic=topic, target_group__in=("", group))
+    found = Message.objects.using(log.alias).filter(offset__in=offsets, topic=topic, target_group__in=("", group))
     return list(found.only(*columns))
 
 
-def _reschedule(alias: str, group: str, topic: str, offsets: Sequence[int], delay: float, attempts: int | None) -> int:
-    rows = _waiting(alias, group, topic, _messages(alias, group, topic, offsets))
-    _make_due(alias, [(row.pk, row.retry_count) for row in rows], delay, attempts)
+def _reschedule(log: Log, group: str, topic: str, offsets: Sequence[int], delay: float, attempts: int | None) -> int:
+    rows = _waiting(log, group, topic, _messages(log, group, topic, offsets))
+    _make_due(log, [(row.pk, row.retry_count) for row in rows], delay, attempts)
     return len(rows)
 
 
-def reschedule_rows(alias: str, ids: Sequence[int], delay: float, attempts: int | None) -> int:
+def reschedule_rows(log: Log, ids: Sequence[int], delay: float, attempts: int | None) -> int:
     """Reschedule delivery states by the ids of their rows, in the caller's transaction; return how many were changed.
     Rows that another transaction has locked are being settled or dispatched, and are left."""
     if not ids:
         return 0
     # With the lock: a plain read might show them as they were before it.
-    lock = dialect(alias).lock_free("sqlqueue_delivery_state", "id", len(ids), ("retry_count", "acked", "in_flight"))
-    found = execute(alias, lock, ids).fetchall()
+    lock = log.dialect.lock_free("sqlqueue_delivery_state", "id", len(ids), ("retry_count", "acked", "in_flight"))
+    found = log.execute(lock, ids).fetchall()
     waiting = [(id, count) for id, count, acked, mark in found if not acked and mark == NOT_IN_FLIGHT]
-    _make_due(alias, waiting, delay, attempts)
+    _make_due(log, waiting, delay, attempts)
     return len(waiting)
 
 
-def _make_due(alias: str, rows: Sequence[tuple[int, int]], delay: float, attempts: int | None) -> None:
+def _make_due(log: Log, rows: Sequence[tuple[int, int]], delay: float, attempts: int | None) -> None:
     """Change locked rows, given as (id, attempts so far). One statement for each CHUNK."""
-    syntax = dialect(alias)
+    syntax = log.dialect
     later = syntax.sql("{later}").replace("%s", GIVEN[2])
     changes = f"invisible_until = {later}, retry_count = attempts"
     for start in range(0, len(rows), CHUNK):
@@ -146,44 +146,42 @@ def _make_due(alias: str, rows: Sequence[tuple[int, int]], delay: float, attempt
         values: list[object] = []
         for id, so_far in some:
             values += (id, so_far if attempts is None else attempts, round(delay * 1_000_000))
-        execute(alias, syntax.update("sqlqueue_delivery_state", GIVEN, len(some), changes), values)
+        log.execute(syntax.update("sqlqueue_delivery_state", GIVEN, len(some), changes), values)
 
 
-def _acknowledge(alias: str, group: str, topic: str, offsets: Sequence[int]) -> int:
-    return len(acknowledge_here(alias, group, topic, offsets))
+def _acknowledge(log: Log, group: str, topic: str, offsets: Sequence[int]) -> int:
+    return len(acknowledge_here(log, group, topic, offsets))
 
 
-def _reprioritize(alias: str, group: str, topic: str, offsets: Sequence[int], priority: int, delay: float) -> int:
-    return copy(alias, topic, group, acknowledge_here(alias, group, topic, offsets), priority, delay)
+def _reprioritize(log: Log, group: str, topic: str, offsets: Sequence[int], priority: int, delay: float) -> int:
+    return copy(log, topic, group, acknowledge_here(log, group, topic, offsets), priority, delay)
 
 
-def acknowledge_here(alias: str, group: str, topic: str, offsets: Sequence[int]) -> list[int]:
+def acknowledge_here(log: Log, group: str, topic: str, offsets: Sequence[int]) -> list[int]:
     """Acknowledge in the caller's transaction, as acknowledge() does; return the offsets that were acked."""
-    lock_topic(alias, topic)
-    messages = _messages(alias, group, topic, offsets)
-    rows = _waiting(alias, group, topic, messages)
-    DeliveryState.objects.using(alias).filter(pk__in=[row.pk for row in rows]).update(acked=True)
+    lock_topic(log, topic)
+    messages = _messages(log, group, topic, offsets)
+    rows = _waiting(log, group, topic, messages)
+    DeliveryState.objects.using(log.alias).filter(pk__in=[row.pk for row in rows]).update(acked=True)
     done = [row.message_offset for row in rows]
     for (partition, priority), wanted in _by_partition(messages).items():
-        if _unread(alias, group, topic, partition, priority, wanted):
-            revoke(alias, group, topic, partition, falls=False)
-            unread = _unread(alias, group, topic, partition, priority, wanted)  # as the owner has left it
-            _add_acked(alias, group, topic, partition, priority, unread)
+        if _unread(log, group, topic, partition, priority, wanted):
+            revoke(log, group, topic, partition, falls=False)
+            unread = _unread(log, group, topic, partition, priority, wanted)  # as the owner has left it
+            _add_acked(log, group, topic, partition, priority, unread)
             done += unread
     return done
 
 
-def _unread(
-    alias: str, group: str, topic: str, partition: int, priority: int, messages: Mapping[int, str]
-) -> list[int]:
+def _unread(log: Log, group: str, topic: str, partition: int, priority: int, messages: Mapping[int, str]) -> list[int]:
     """Return the offsets that are above the claim or in their key's blocked range, and have no row."""
     mine = {"topic": topic, "consumer_group": group, "partition": partition, "priority": priority}
-    registered = ConsumerGroup.objects.using(alias).get(topic=topic, consumer_group=group)
-    row = Offset.objects.using(alias).filter(**mine).first()
+    registered = ConsumerGroup.objects.using(log.alias).get(topic=topic, consumer_group=group)
+    row = Offset.objects.using(log.alias).filter(**mine).first()
     # What no process has ever owned is at the group's start.
     claim = registered.start if row is None else max(row.position, row.claimed_to)
     # Before the rows: a message that leaves its range meanwhile has a row.
-    covering = BlockedRange.objects.using(alias).filter(**mine).covering(messages, *messages.values())
+    covering = BlockedRange.objects.using(log.alias).filter(**mine).covering(messages, *messages.values())
     ranges = {key: (low, high) for key, low, high in covering.values_list("partition_key", "low", "high")}
 
     def waits(offset: int) -> bool:
@@ -191,17 +189,17 @@ def _unread(
         return low < offset <= high
 
     unsettled = [offset for offset in messages if offset > claim or waits(offset)]
-    states = DeliveryState.objects.using(alias).filter(**mine, message_offset__in=unsettled)
+    states = DeliveryState.objects.using(log.alias).filter(**mine, message_offset__in=unsettled)
     known = set(states.values_list("message_offset", flat=True)) if unsettled else set()
     return [offset for offset in unsettled if offset not in known]
 
 
-def _add_acked(alias: str, group: str, topic: str, partition: int, priority: int, offsets: Sequence[int]) -> None:
+def _add_acked(log: Log, group: str, topic: str, partition: int, priority: int, offsets: Sequence[int]) -> None:
     if not offsets:
         return
     values: list[object] = []
     for offset in offsets:
         values += (group, topic, partition, priority, offset, NOT_IN_FLIGHT, 0, True)
     rows = ", ".join(["(%s, %s, %s, %s, %s, %s, %s, %s, {now})"] * len(offsets))
-    text = f"INSERT INTO sqlqueue_delivery_state ({COLUMNS}) VALUES {rows} {dialect(alias).ignore(KEY)}"
-    execute(alias, text, values)
+    text = f"INSERT INTO sqlqueue_delivery_state ({COLUMNS}) VALUES {rows} {log.dialect.ignore(KEY)}"
+    log.execute(text, values)

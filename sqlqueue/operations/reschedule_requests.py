@@ -13,6 +13,7 @@ from sqlqueue.core.keys import KEY_LENGTH, checked_text
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import highest_offset
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError, seconds
 from sqlqueue.log import layouts
 from sqlqueue.log.groups import registered
@@ -44,16 +45,16 @@ class WaitingDeliveries:
     through: int | None = None
     key: str = ""
 
-    def partitions(self, alias: str) -> list[int] | None:
+    def partitions(self, log: Log) -> list[int] | None:
         """Return the partitions that the key has, or has had, messages in: one of each epoch; None without a key."""
         if not self.key:
             return None
-        return sorted({epoch.partition_of(self.key) for epoch in layouts.epochs(alias, self.topic)})
+        return sorted({epoch.partition_of(self.key) for epoch in layouts.epochs(log, self.topic)})
 
-    def rows(self, alias: str) -> DeliveryStateQuerySet:
+    def rows(self, log: Log) -> DeliveryStateQuerySet:
         """Return the query of their delivery states. Index: the states' unique key, by topic and group (and partitions,
         with a key); the keys: the log's primary key."""
-        found = DeliveryState.objects.using(alias).unsettled().filter(topic=self.topic, consumer_group=self.group)
+        found = DeliveryState.objects.using(log.alias).unsettled().filter(topic=self.topic, consumer_group=self.group)
         found = found.filter(in_flight=NOT_IN_FLIGHT, invisible_until__gt=DatabaseNow(), message_offset__gt=self.above)
         if self.through is not None:
             found = found.filter(message_offset__lte=self.through)
@@ -62,18 +63,18 @@ class WaitingDeliveries:
         if self.error:
             found = found.filter(last_error__icontains=self.error)
         if self.key:
-            of_key = Message.objects.using(alias).filter(offset=OuterRef("message_offset"), partition_key=self.key)
-            found = found.filter(Exists(of_key), partition__in=self.partitions(alias))
+            of_key = Message.objects.using(log.alias).filter(offset=OuterRef("message_offset"), partition_key=self.key)
+            found = found.filter(Exists(of_key), partition__in=self.partitions(log))
         return found
 
-    def count(self, alias: str) -> int:
+    def count(self, log: Log) -> int:
         """Return how many there are now, at most MOST_COUNTED."""
-        return self.rows(alias)[:MOST_COUNTED].count()
+        return self.rows(log)[:MOST_COUNTED].count()
 
-    def check(self, alias: str) -> None:
+    def check(self, log: Log) -> None:
         """Raise ConfigurationError for an invalid selection, and InvalidMessage for an invalid key."""
         checked_text(self.key, "key", KEY_LENGTH)
-        if (self.group, self.topic) not in registered(alias, [self.topic]):
+        if (self.group, self.topic) not in registered(log, [self.topic]):
             raise ConfigurationError(f"there is no group {self.group!r} in topic {self.topic!r}")
         if self.which not in ("", FAILING, POSTPONED):
             raise ConfigurationError(f"which must be {FAILING!r}, {POSTPONED!r} or '' for both, not {self.which!r}")
@@ -82,7 +83,7 @@ class WaitingDeliveries:
 
 
 def request_rescheduling(
-    alias: str,
+    log: Log,
     waiting: WaitingDeliveries,
     *,
     delay: float = 0.0,
@@ -100,16 +101,16 @@ def request_rescheduling(
     Raises ConfigurationError if no selected delivery waits, for a group that is not registered, and for an invalid rate
     or number of attempts; InvalidMessage for an invalid delay or key.
     """
-    waiting.check(alias)
+    waiting.check(log)
     delay, rate = seconds(delay), checked_rate(rate)
     if attempts is not None:
         checked_whole(attempts, "attempts", MOST_ATTEMPTS)
-    total = waiting.count(alias)
+    total = waiting.count(log)
     if not total:
         raise ConfigurationError(f"no such delivery of group {waiting.group!r} waits for its time: nothing to do")
-    through = highest_offset(alias) if waiting.through is None else waiting.through
+    through = highest_offset(log) if waiting.through is None else waiting.through
     chosen = {"which": waiting.which, "error": waiting.error, "key": waiting.key, "above": waiting.above}
-    made = Request.objects.using(alias).create(
+    made = Request.objects.using(log.alias).create(
         kind=RESCHEDULE,
         topic=waiting.topic,
         consumer_group=waiting.group,
@@ -119,22 +120,22 @@ def request_rescheduling(
         total=total,
         ordered_by=requested_by,
     )
-    made.refresh_from_db(using=alias)  # MySQL does not return what the columns' defaults are
+    made.refresh_from_db(using=log.alias)  # MySQL does not return what the columns' defaults are
     return made
 
 
-def step(alias: str, request: Request, most: int) -> None:
+def step(log: Log, request: Request, most: int) -> None:
     """Make the next deliveries of a rescheduling due, at most so many."""
-    found, ended = _some(alias, request, min(most, AT_ONCE))
-    request.done += reschedule_rows(alias, found, request.options["delay"], request.options["attempts"])
+    found, ended = _some(log, request, min(most, AT_ONCE))
+    request.done += reschedule_rows(log, found, request.options["delay"], request.options["attempts"])
     request.state = DONE if ended else RUNNING
 
 
-def _some(alias: str, request: Request, most: int) -> tuple[list[int], bool]:
+def _some(log: Log, request: Request, most: int) -> tuple[list[int], bool]:
     """Return the ids of the next rows, and whether there are no more; advance the request behind them. Reads an
     exact range of the index for each partition and priority."""
     left = _left(request)
-    chosen, partitions = left.rows(alias).order_by("message_offset"), left.partitions(alias)
+    chosen, partitions = left.rows(log).order_by("message_offset"), left.partitions(log)
     found: list[int] = []
     for _ in range(PARTITIONS_OF_A_STEP):
         stream = {"partition": request.at_partition, "priority": request.at_priority}
@@ -144,7 +145,7 @@ def _some(alias: str, request: Request, most: int) -> tuple[list[int], bool]:
             request.at_offset = offset
         if len(found) == most:
             return found, False
-        following = _next_partition(alias, request, partitions)
+        following = _next_partition(log, request, partitions)
         if following is None:
             return found, True
         request.at_partition, request.at_priority = following
@@ -152,11 +153,11 @@ def _some(alias: str, request: Request, most: int) -> tuple[list[int], bool]:
     return found, False
 
 
-def _next_partition(alias: str, request: Request, partitions: Collection[int] | None) -> tuple[int, int] | None:
+def _next_partition(log: Log, request: Request, partitions: Collection[int] | None) -> tuple[int, int] | None:
     """Return the next (partition, priority) in which the group has delivery states; of these partitions or (None)
     of all."""
     mine = {"topic": request.topic, "consumer_group": request.consumer_group}
-    rows = DeliveryState.objects.using(alias).filter(**mine)
+    rows = DeliveryState.objects.using(log.alias).filter(**mine)
     if partitions is not None:
         rows = rows.filter(partition__in=partitions)
     next_priority: dict[str, Any] = {"partition": request.at_partition, "priority__gt": request.at_priority}

@@ -74,7 +74,7 @@ def _sweep(owner: Archivist, folder: Archive, kind: str) -> list[str]:
     owner has moved and is about to commit."""
     segments = owner.segments(kind)
     first = segments[-1].last_offset + 1 if segments else 1
-    return folder.sweep(kind, owner.topic, owner.log, {segment.path for segment in segments}, first)
+    return folder.sweep(kind, owner.topic, owner.identity, {segment.path for segment in segments}, first)
 
 
 def _archive_segment(
@@ -82,7 +82,7 @@ def _archive_segment(
 ) -> Segment:
     topic = owner.topic
     rows, total = owner.held_in(kind, first, last)
-    source = rows_between(spark, owner.alias, kind, topic, first, last)
+    source = rows_between(spark, owner.log, kind, topic, first, last)
     observation = Observation()
     frame = archived(source, kind).observe(observation, *total_columns(kind))
     draft.write(frame.coalesce(max(1, -(-rows // ROWS_OF_A_FILE))))
@@ -93,7 +93,13 @@ def _archive_segment(
             f"{kind} {first}-{last} of {topic}: the database holds {rows} rows (sum {total}), Spark read {observed}, "
             f"and the files hold {read_back}"
         )
-    content = {"schema_version": SCHEMA_VERSION, "archive": identity, "log": owner.log, "kind": kind, "topic": topic}
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "archive": identity,
+        "log": owner.identity,
+        "kind": kind,
+        "topic": topic,
+    }
     draft.complete({**content, "first": first, "last": last, **asdict(read_back)})
     owner.commit(
         kind,

@@ -19,8 +19,8 @@ from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.database.statements import dialect
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases.acquire import AcquiredPartition, acquire, not_taken
 from sqlqueue.leases.heartbeat import leave, subscriber_name
@@ -46,42 +46,42 @@ class Membership:
     """One run of a streaming query, as the only subscriber of its group in its topics; a thread renews it."""
 
     def __init__(
-        self, alias: str, group: str, topics: Sequence[str], start: str, horizon_timeout: float, former: str = ""
+        self, log: Log, group: str, topics: Sequence[str], start: str, horizon_timeout: float, former: str = ""
     ):
         """former: the name under which this stream was a member before; another stream that has joined since is not
         replaced, and LeaseLost raised."""
         self._former = former
-        self.alias, self.group, self.topics = alias, group, tuple(topics)
+        self.log, self.group, self.topics = log, group, tuple(topics)
         self.name = STREAM + subscriber_name()
-        self.server = ServerIdentity(alias)
-        self._horizon = Horizon(alias, self.server)
-        floor = wait_for_horizon(alias, horizon_timeout, self.server)
+        self.server = ServerIdentity(log)
+        self._horizon = Horizon(log, self.server)
+        floor = wait_for_horizon(log, horizon_timeout, self.server)
         for topic in self.topics:
-            register_at(alias, group, topic, floor if start == LATEST else 0, self.server)
+            register_at(log, group, topic, floor if start == LATEST else 0, self.server)
         self._refuse_consumers()
-        shorten_stale(alias, settings.LEASE_DURATION)  # there may be no consumer process to do it
+        shorten_stale(log, settings.LEASE_DURATION)  # there may be no consumer process to do it
         self._owned: list[AcquiredPartition] = []
         for topic in self.topics:
-            retries.run(alias, self._revoke_other_streams, topic)
+            retries.run(log, self._revoke_other_streams, topic)
             self._owned += self._take(topic, floor)
         self._leases = len({(taken.ref.topic, taken.ref.partition) for taken in self._owned})
         self._has_remains = self._remains(BlockedRange).exists() or any(taken.rows for taken in self._owned)
         settled = {topic: self._settled_by_all(topic, floor) for topic in self.topics}
         self.settled = min(settled.values())
         self._reachable = min(max(offset, settled[topic]) for topic, offset in self._reached().items())
-        renewal = Renewal(alias, self.name, [(group, topic) for topic in topics], settings.LEASE_DURATION, _shown)
+        renewal = Renewal(log, self.name, [(group, topic) for topic in topics], settings.LEASE_DURATION, _shown)
         renewal.beat()
         self._renewing = RenewalLoop(renewal, settings.HEARTBEAT_INTERVAL, skip(self._not_renewed), self._renewed)
         self._renewing.start(at_once=False)
 
     def paused(self) -> bool:
         """Tell whether the group, or one of the topics, is paused."""
-        topics = Topic.objects.using(self.alias).filter(name__in=self.topics)
+        topics = Topic.objects.using(self.log.alias).filter(name__in=self.topics)
         return self._groups().filter(paused=True).exists() or topics.filter(paused=True).exists()
 
     def horizon(self) -> int:
         """Return the horizon, after probing for at most a second."""
-        highest = highest_offset(self.alias, self.server)
+        highest = highest_offset(self.log, self.server)
         deadline = time.monotonic() + PROBE_TIMEOUT
         while self._horizon.probe(highest) < highest and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -108,7 +108,7 @@ class Membership:
         once it has committed, everything that was visible before is on the server's disk. Raises LeaseLost, and changes
         nothing, if the stream is no longer the owner.
         """
-        retries.run(self.alias, self._settle, offset, planned, checkpoint)
+        retries.run(self.log, self._settle, offset, planned, checkpoint)
         self.settled = max(self.settled, offset)
         self._reachable = max(self._reachable, planned or 0)
 
@@ -124,7 +124,7 @@ class Membership:
 
     def _settle(self, offset: int, planned: int | None, checkpoint: str) -> None:
         for taken in self._owned:
-            if not fence.advance(self.alias, taken, offset, offset, offset):
+            if not fence.advance(self.log, taken, offset, offset, offset):
                 raise LeaseLost(
                     f"the stream is no longer the owner of group {self.group!r} in topic {taken.ref.topic!r}: the "
                     "group was moved or removed, or another stream of it was started"
@@ -143,10 +143,10 @@ class Membership:
         return states.exists() or ranges.exists()
 
     def _remains(self, model: type[DeliveryState] | type[BlockedRange]) -> Any:
-        return model.objects.using(self.alias).filter(consumer_group=self.group, topic__in=self.topics)
+        return model.objects.using(self.log.alias).filter(consumer_group=self.group, topic__in=self.topics)
 
     def _groups(self) -> Any:
-        return ConsumerGroup.objects.using(self.alias).filter(consumer_group=self.group, topic__in=self.topics)
+        return ConsumerGroup.objects.using(self.log.alias).filter(consumer_group=self.group, topic__in=self.topics)
 
     def _reached(self) -> dict[str, int]:
         """Return, by topic, the highest offset that the group can have reached: the end of the last planned batch, or
@@ -165,23 +165,23 @@ class Membership:
         """Stop renewing and release the leases, so that the next owner does not wait."""
         self.abandon()
         retries.close_lost_connections()
-        leave(self.alias, self.name)
-        free(self.alias, self.name)
+        leave(self.log, self.name)
+        free(self.log, self.name)
 
     def _settled_by_all(self, topic: str, floor: int) -> int:
         """Return the highest offset, at most `floor`, up to which no partition of a topic has a message to read."""
-        sql = dialect(self.alias)
+        sql = self.log.dialect
         lowest = floor + 1
         for taken in self._owned:
             address = taken.ref
             if address.topic != topic:
                 continue
             parameters = sql.range_values(address.topic, address.partition, address.priority, taken.watermark)
-            lowest = min([lowest, *(offset for (offset,) in select(self.alias, NEXT, parameters, self.server, 1, 0))])
+            lowest = min([lowest, *(offset for (offset,) in select(self.log, NEXT, parameters, self.server, 1, 0))])
         return lowest - 1
 
     def _refuse_consumers(self) -> None:
-        beats = SubscriberHeartbeat.objects.using(self.alias).alive()
+        beats = SubscriberHeartbeat.objects.using(self.log.alias).alive()
         beats = beats.filter(consumer_group=self.group, topic__in=self.topics).exclude(subscriber__startswith=STREAM)
         found = sorted(set(beats.values_list("subscriber", flat=True)[:5]))
         if found:
@@ -191,23 +191,23 @@ class Membership:
             )
 
     def _revoke_other_streams(self, topic: str) -> None:
-        lock_topic(self.alias, topic)
-        leases = PartitionLease.objects.using(self.alias).filter(topic=topic, consumer_group=self.group)
+        lock_topic(self.log, topic)
+        leases = PartitionLease.objects.using(self.log.alias).filter(topic=topic, consumer_group=self.group)
         streams = leases.filter(holder__startswith=STREAM, valid_until__gt=DatabaseNow())
         if self._former and streams.exclude(holder=self._former).exists():
             raise LeaseLost(f"another stream of group {self.group!r} was started, and owns topic {topic!r} now")
         if leases.filter(holder__startswith=STREAM).exists():
-            revoke(self.alias, self.group, topic, falls=False)
+            revoke(self.log, self.group, topic, falls=False)
 
     def _take(self, topic: str, floor: int) -> list[AcquiredPartition]:
-        info = topic_info(self.alias, topic)
-        groups.start_epochs(self.alias, self.group, topic)
-        wanted = layouts.numbers(self.alias, topic)
+        info = topic_info(self.log, topic)
+        groups.start_epochs(self.log, self.group, topic)
+        wanted = layouts.numbers(self.log, topic)
         deadline = time.monotonic() + ACQUIRE_TIMEOUT
         owned: dict[int, AcquiredPartition] = {}
         while True:
             for taken in acquire(
-                self.alias,
+                self.log,
                 self.name,
                 self.group,
                 topic,
@@ -219,11 +219,11 @@ class Membership:
                 in_order=False,  # a micro-batch has all epochs up to an offset
             ):
                 owned[taken.id] = taken
-            wanted = sorted(not_taken(self.alias, self.group, topic, owned.values()))
+            wanted = sorted(not_taken(self.log, self.group, topic, owned.values()))
             if not wanted:
                 return list(owned.values())
             if time.monotonic() > deadline:
-                free(self.alias, self.name)
+                free(self.log, self.name)
                 raise ConfigurationError(
                     f"partitions {wanted[:5]} of topic {topic!r} have another owner in group {self.group!r}: stop its "
                     "consumers, or give the stream a group of its own"

@@ -9,8 +9,8 @@ from typing import Any
 from sqlqueue.core.epochs import Epoch, numbers_of
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.horizon import Horizon
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log import layouts
 from sqlqueue.spark.options import SourceOptions
 from sqlqueue.spark.ranges import Count, CountedRange, end_of, measure, share
@@ -31,30 +31,30 @@ RECEIPTS_ENDS = "SELECT MIN(id), MAX(id) FROM sqlqueue_receipt"  # index: the pr
 COUNT = "SELECT ({column} - %s) {div} %s AS bucket, COUNT(*) FROM {stored}{index} WHERE {where} GROUP BY bucket"
 
 
-def wait_for_horizon(alias: str, timeout: float, server: ServerIdentity | None = None) -> int:
+def wait_for_horizon(log: Log, timeout: float, server: ServerIdentity | None = None) -> int:
     """Return the present horizon; of this server, see Horizon.
 
     Raises HorizonUnknown if a transaction that publishes stays open for `timeout` seconds.
     """
     deadline = time.monotonic() + timeout
-    return Horizon(alias, server).wait(lambda: time.monotonic() > deadline)
+    return Horizon(log, server).wait(lambda: time.monotonic() > deadline)
 
 
-def lowest(alias: str) -> int:
+def lowest(log: Log) -> int:
     """Return the lowest offset in the log; 1 if it is empty."""
-    return execute(alias, LOWEST).fetchone()[0] or 1
+    return log.execute(LOWEST).fetchone()[0] or 1
 
 
-def receipts_ends(alias: str) -> tuple[int, int]:
+def receipts_ends(log: Log) -> tuple[int, int]:
     """Return the lowest and the highest id of a receipt; (1, 0) if there is none."""
-    low, high = execute(alias, RECEIPTS_ENDS).fetchone()
+    low, high = log.execute(RECEIPTS_ENDS).fetchone()
     return low or 1, high or 0
 
 
-def index_conditions(alias: str, options: SourceOptions, server: ServerIdentity | None = None) -> list[Condition]:
+def index_conditions(log: Log, options: SourceOptions, server: ServerIdentity | None = None) -> list[Condition]:
     """Return conditions on topic, partition and priority, the first columns of the log's index (topic, partition,
     priority, offset), which hold for all rows that the options ask for."""
-    rows = _select(alias, server, TOPICS, (), 3, 1)
+    rows = _select(log, server, TOPICS, (), 3, 1)
     known = {name: (partitions, priorities) for name, partitions, priorities in rows}
     names = set(known)
     if options.table is DEAD_LETTERS:
@@ -64,11 +64,11 @@ def index_conditions(alias: str, options: SourceOptions, server: ServerIdentity 
         names = {topic + ending for topic in options.topics} & names
     if not names:
         return [NOTHING]
-    altered = layouts.altered(alias)
+    altered = layouts.altered(log)
     epochs = [
         epoch
         for name in names
-        for epoch in (layouts.epochs(alias, name) if name in altered else (Epoch(0, 0, known[name][0]),))
+        for epoch in (layouts.epochs(log, name) if name in altered else (Epoch(0, 0, known[name][0]),))
     ]
     partitions: Sequence[int] = sorted(set(numbers_of(epochs)))
     if options.keys and options.table is MESSAGES:
@@ -84,7 +84,7 @@ def index_conditions(alias: str, options: SourceOptions, server: ServerIdentity 
     return found
 
 
-def counter(alias: str, table: Table, conditions: Sequence[Condition], server: ServerIdentity | None = None) -> Count:
+def counter(log: Log, table: Table, conditions: Sequence[Condition], server: ServerIdentity | None = None) -> Count:
     """Return a function that counts the rows of a table by buckets of offsets. What it does not count is not read: so
     `server` is the only one whose answers count."""
 
@@ -92,16 +92,16 @@ def counter(alias: str, table: Table, conditions: Sequence[Condition], server: S
         text, values = where([*conditions, between(table, low, high)])
         text = COUNT.replace("{where}", text).replace("{column}", table.offset_column)
         text = text.replace("{stored}", table.stored).replace("{index}", table.partition_index)
-        return {int(bucket): rows for bucket, rows in _select(alias, server, text, (low, width, *values), 2, 0)}
+        return {int(bucket): rows for bucket, rows in _select(log, server, text, (low, width, *values), 2, 0)}
 
     return count
 
 
 def batch(
-    alias: str,
+    log: Log,
     options: SourceOptions,
     tasks: int,
-    known_horizon: Callable[[str], int] | None = None,
+    known_horizon: Callable[[Log], int] | None = None,
     server: ServerIdentity | None = None,
 ) -> list[Portion]:
     """Plan a batch read up to the present horizon, for at most `tasks` tasks. known_horizon: tells that of an alias
@@ -111,29 +111,29 @@ def batch(
     """
     table = options.table
     if not table.offset_column:
-        return [Portion(restrictions(alias, options), [(0, 0, "")])]
+        return [Portion(restrictions(log, options), [(0, 0, "")])]
     if table == RECEIPTS_BY_ID:
-        low, high = receipts_ends(alias)
+        low, high = receipts_ends(log)
         high = high if options.high is None else min(high, options.high)
-        return portions(alias, options, max(low, options.low), high, tasks, server)
-    high = known_horizon(alias) if known_horizon else wait_for_horizon(alias, options.horizon_timeout, server)
+        return portions(log, options, max(low, options.low), high, tasks, server)
+    high = known_horizon(log) if known_horizon else wait_for_horizon(log, options.horizon_timeout, server)
     high = high if options.high is None else min(high, options.high)
-    low = options.low if table is RECEIPTS else max(options.low, lowest(alias))
-    return portions(alias, options, low, high, tasks, server)
+    low = options.low if table is RECEIPTS else max(options.low, lowest(log))
+    return portions(log, options, low, high, tasks, server)
 
 
 def portions(
-    alias: str, options: SourceOptions, low: int, high: int, tasks: int, server: ServerIdentity | None = None
+    log: Log, options: SourceOptions, low: int, high: int, tasks: int, server: ServerIdentity | None = None
 ) -> list[Portion]:
     """Divide the rows with offsets from `low` to `high` among at most `tasks` tasks, by counts from an index alone.
 
     server: the only one whose counts are used; raises LeaseLost for another one.
     """
     table = options.table
-    leading = index_conditions(alias, options, server) if table.in_log else []
-    ranges = measure(counter(alias, table, leading, server), low, high, tasks)
+    leading = index_conditions(log, options, server) if table.in_log else []
+    ranges = measure(counter(log, table, leading, server), low, high, tasks)
     parts = max(1, min(tasks, -(-sum(found.rows for found in ranges) // LEAST_ROWS)))
-    conditions = [*leading, *restrictions(alias, options)]
+    conditions = [*leading, *restrictions(log, options)]
     return [
         Portion(conditions, [(found.low, found.high, _index(table, found)) for found in some])
         for some in share(ranges, parts) or [[]]
@@ -141,29 +141,29 @@ def portions(
 
 
 def next_end(
-    alias: str, options: SourceOptions, done: int, highest: int, rows: int | None, server: ServerIdentity | None = None
+    log: Log, options: SourceOptions, done: int, highest: int, rows: int | None, server: ServerIdentity | None = None
 ) -> int:
     """Return the offset at which a Spark stream's next batch ends: `done` if there is no row up to `highest`, else at
     most `highest`, and after about `rows` rows."""
     if highest <= done:
         return done
-    leading = index_conditions(alias, options, server)
+    leading = index_conditions(log, options, server)
     text, values = where([*leading, between(options.table, done + 1, highest)])
-    if execute(alias, ANY.replace("{where}", text), values).fetchone() is None:
+    if log.execute(ANY.replace("{where}", text), values).fetchone() is None:
         return done
-    return highest if rows is None else end_of(counter(alias, options.table, leading, server), done + 1, highest, rows)
+    return highest if rows is None else end_of(counter(log, options.table, leading, server), done + 1, highest, rows)
 
 
-def holds_any(alias: str, options: SourceOptions, low: int, high: int, server: ServerIdentity) -> bool:
+def holds_any(log: Log, options: SourceOptions, low: int, high: int, server: ServerIdentity) -> bool:
     """Tell whether there is a row of the options with an offset from `low` to `high`. Raises LeaseLost for another
     server."""
-    leading = index_conditions(alias, options, server)
-    text, values = where([*leading, *restrictions(alias, options), between(options.table, low, high)])
-    limited = dialect(alias).branch.format(ANY.replace("{where}", text))
-    return bool(_select(alias, server, limited, values, 1, 0))
+    leading = index_conditions(log, options, server)
+    text, values = where([*leading, *restrictions(log, options), between(options.table, low, high)])
+    limited = log.dialect.branch.format(ANY.replace("{where}", text))
+    return bool(_select(log, server, limited, values, 1, 0))
 
 
-def restrictions(alias: str, options: SourceOptions) -> list[Condition]:
+def restrictions(log: Log, options: SourceOptions) -> list[Condition]:
     """Return the conditions of the options, except those on offsets and those of index_conditions()."""
     table = options.table
     found = [Condition(table.condition, ())] if table.condition else []
@@ -176,7 +176,7 @@ def restrictions(alias: str, options: SourceOptions) -> list[Condition]:
         found.append(one_of("target_group", ("", options.group)))
     if options.keys:
         found.append(one_of(table.chosen(["key"])[0].stored, options.keys))
-    written = dialect(alias).microseconds(table.chosen([table.time])[0].stored)
+    written = log.dialect.microseconds(table.chosen([table.time])[0].stored)
     bounds = ((">=", options.since), ("<", options.until))
     return found + [Condition(f"{written} {sign} %s", (at,)) for sign, at in bounds if at is not None]
 
@@ -188,7 +188,7 @@ def _index(table: Table, found: CountedRange) -> str:
 
 
 def _select(
-    alias: str, server: ServerIdentity | None, text: str, values: Sequence[object], columns: int, at: int
+    log: Log, server: ServerIdentity | None, text: str, values: Sequence[object], columns: int, at: int
 ) -> Sequence[Any]:
     """Return a statement's rows, proven by the server if there is one, see ServerIdentity.select."""
-    return execute(alias, text, values).fetchall() if server is None else server.select(text, values, columns, at)
+    return log.execute(text, values).fetchall() if server is None else server.select(text, values, columns, at)

@@ -24,6 +24,7 @@ from django.db import Error, connections
 from sqlqueue.conf import settings as queue_settings
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.database.dialects import DIALECTS
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown, LeaseLost, SqlqueueError
 from sqlqueue.spark.options import SourceOptions
 
@@ -79,9 +80,9 @@ class Project:
             raise ConfigurationError("each message goes to the database of its key: leave the option alias out")
         return replace(self, default=self._checked(options.alias))
 
-    def engine(self, alias: str = "") -> str:
-        """Set up Django in this process, one of Spark's, with these databases beside those that it has; return its own
-        alias of one of them. SQLQUEUE is the project's from then on. Raises ConfigurationError if the process has set
+    def engine(self, alias: str = "") -> Log:
+        """Set up Django in this process, one of Spark's, with these databases beside those that it has; return one
+        of them. SQLQUEUE is the project's from then on. Raises ConfigurationError if the process has set
         up a Django without sqlqueue."""
         if not settings.configured:
             given = ["django.contrib.contenttypes", "sqlqueue"]
@@ -102,11 +103,11 @@ class Project:
                     del connections[own]
                 connections.settings[own] = database
         self._use(self._own_options())
-        return self._own(alias or self.default)
+        return Log.of(self._own(alias or self.default))
 
     @contextmanager
-    def task(self, alias: str = "") -> Iterator[str]:
-        """Do so for one task of an executor, and yield the alias. The process may run the user's own code as well, for
+    def task(self, alias: str = "") -> Iterator[Log]:
+        """Do so for one task of an executor, and yield the log. The process may run the user's own code as well, for
         which it has the Django that DJANGO_SETTINGS_MODULE names, and at the end the SQLQUEUE that it had."""
         if os.environ.get("DJANGO_SETTINGS_MODULE") and not apps.ready:
             django.setup()

@@ -10,8 +10,8 @@ from sqlqueue.conf import settings
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database import retries
 from sqlqueue.database.limits import check_row, statement_bytes
+from sqlqueue.database.log import Log, home_log
 from sqlqueue.database.scheduling import Due
-from sqlqueue.database.statements import dialect
 from sqlqueue.database.validation import log_row
 from sqlqueue.database.weight import weight
 from sqlqueue.exceptions import InvalidMessage, lifetime, seconds
@@ -40,7 +40,7 @@ class Publisher:
 
     def __init__(self, options: SourceOptions):
         self._ids, self._topic = options.ids, next(iter(options.topics), None)
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[Log, _Pending] = {}
 
     def take(self, batch: Any) -> None:
         """Publish the rows of an Arrow batch, or let them wait for others. Raises InvalidMessage."""
@@ -63,45 +63,45 @@ class Publisher:
     ) -> None:
         if topic is None:
             raise InvalidMessage("a row has no topic: fill the column topic, or set the option topic")
-        alias = settings.home
+        log = home_log()
         if settings.several:
-            alias = destination(topic, message.key, message.id, relay=False).alias
-        row = log_row(dialect(alias), to_publish(alias, topic), message, payload, headers)
+            log = destination(topic, message.key, message.id, relay=False).log
+        row = log_row(log.dialect, to_publish(log, topic), message, payload, headers)
         if body is not None:
             row = row._replace(body=bytes(body))
         if expires is not None:
             row = row._replace(expires=round(lifetime(expires) * 1_000_000))
-        check_row(alias, row, settings.MAX_PAYLOAD_BYTES)
+        check_row(log, row, settings.MAX_PAYLOAD_BYTES)
         due = Due(row, None if message.delay is None else seconds(message.delay), None)
         offer = Offer(due, message.id is not None, replace=False, scheduled=message.delay is not None)
-        pending, size = self._pending.setdefault(alias, _Pending()), weight(row)
-        full = len(pending.offers) >= dialect(alias).rows_of_one_insert
-        if full or pending.weight + size > statement_bytes(alias):
-            self._flush(alias)
+        pending, size = self._pending.setdefault(log, _Pending()), weight(row)
+        full = len(pending.offers) >= log.dialect.rows_of_one_insert
+        if full or pending.weight + size > statement_bytes(log):
+            self._flush(log)
         pending.offers.append(offer)
         pending.weight += size
 
     def flush(self) -> None:
         """Publish what waits."""
-        for alias in self._pending:
-            self._flush(alias)
+        for log in self._pending:
+            self._flush(log)
 
-    def _flush(self, alias: str) -> None:
-        pending = self._pending[alias]
+    def _flush(self, log: Log) -> None:
+        pending = self._pending[log]
         if pending.offers:
-            _send(alias, pending.offers)
+            _send(log, pending.offers)
             pending.offers, pending.weight = [], 0
 
 
-def _send(alias: str, offers: Sequence[Offer]) -> None:
+def _send(log: Log, offers: Sequence[Offer]) -> None:
     """Add messages, again after contention; and while the server is away, if all have ids, so that none is there twice
     then."""
     if not all(offer.named for offer in offers):
-        retries.run_statement(alias, add_offers, alias, offers)
+        retries.run_statement(log, add_offers, log, offers)
         return
     end = time.monotonic() + LONGEST_OUTAGE
-    if retries.patiently(alias, add_offers, alias, offers, give_up=lambda: time.monotonic() > end) is None:
-        add_offers(alias, offers)
+    if retries.patiently(log, add_offers, log, offers, give_up=lambda: time.monotonic() > end) is None:
+        add_offers(log, offers)
 
 
 def publish(options: SourceOptions, batches: Iterator[Any]) -> None:

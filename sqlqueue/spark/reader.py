@@ -52,16 +52,16 @@ class BatchReader(DataSourceReader):
         from sqlqueue.stats.replica import replicated_horizon  # its models need Django set up
 
         name = self._sources[database]
-        alias = self._project.engine(name)
+        log = self._project.engine(name)
         with at_database(database):
             known_horizon = replicated_horizon if self._project.is_replica(name) else None
-            server = ServerIdentity(alias)
+            server = ServerIdentity(log)
             identity = server.identity  # of before the look at the horizon
-            found = plan.batch(alias, self._options, tasks, known_horizon, server)
+            found = plan.batch(log, self._options, tasks, known_horizon, server)
             server.confirm()
             return [portion.on(database, identity) for portion in found]
 
     def read(self, partition: Any) -> Iterator[Any]:
         """Yield a portion's rows as Arrow batches."""
-        with self._project.task(self._sources[partition.database]) as alias:
-            yield from self._scan.read(alias, partition)
+        with self._project.task(self._sources[partition.database]) as log:
+            yield from self._scan.read(log, partition)

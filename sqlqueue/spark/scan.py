@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from django.db import connections, transaction
 from pyspark.sql.datasource import InputPartition
 
 from sqlqueue.database import retries
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import PROVEN, ServerIdentity
-from sqlqueue.database.statements import dialect, execute
 from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.spark import arrow
 from sqlqueue.spark.tables import JSON, TIME, Column, Table
@@ -80,26 +79,26 @@ def between(table: Table, low: int, high: int) -> Condition:
     return Condition(f"{table.offset_column} >= %s AND {table.offset_column} <= %s", (low, high))
 
 
-def note_read(alias: str, batch: StreamBatch) -> None:
+def note_read(log: Log, batch: StreamBatch) -> None:
     """Let a group know that a task reads its last batch. Only the first task of a batch writes."""
     text = NOTE_READ.replace("{topics}", ", ".join(["%s"] * len(batch.topics)))
     values = (True, *batch.topics, batch.group, batch.end, batch.checkpoint, False)
-    retries.run_statement(alias, execute, alias, text, values)
+    retries.run_statement(log, log.execute, text, values)
 
 
-def streamed(alias: str, text: str, values: Sequence[object]) -> Iterator[list[tuple[Any, ...]]]:
+def streamed(log: Log, text: str, values: Sequence[object]) -> Iterator[list[tuple[Any, ...]]]:
     """Yield the rows of a query as they come, a hundred at a time; a result of any size needs no memory here."""
-    connection: Any = connections[alias]
+    connection: Any = log.connection
     connection.ensure_connection()
     # Where such a cursor lives on PostgreSQL.
-    with transaction.atomic(using=alias) if connection.vendor == "postgresql" else nullcontext():
+    with log.atomic() if connection.vendor == "postgresql" else nullcontext():
         if connection.vendor == "mysql":
             from MySQLdb.cursors import SSCursor
 
             cursor = connection.connection.cursor(SSCursor)
         else:
             cursor = connection.chunked_cursor()
-        cursor.execute(dialect(alias).sql(text), tuple(values))
+        cursor.execute(log.dialect.sql(text), tuple(values))
         while rows := cursor.fetchmany(ROWS_AT_ONCE):
             yield list(rows)
         cursor.close()
@@ -136,26 +135,26 @@ class TableScan:
     def __init__(self, table: Table, columns: Sequence[Column]):
         self.table, self.columns = table, tuple(columns)
 
-    def read(self, alias: str, portion: Any) -> Iterator[Any]:
+    def read(self, log: Log, portion: Any) -> Iterator[Any]:
         """Yield a portion's rows as Arrow batches.
 
         Each statement proves that the server runs it for which the portion was planned: another one may lack rows, and
         have given their offsets to others. Raises OtherServer.
         """
-        server = ServerIdentity(alias) if portion.server else None
+        server = ServerIdentity(log) if portion.server else None
         if server is not None and server.identity != portion.server:
             raise OtherServer
-        if connections[alias].vendor == "mysql":
+        if log.connection.vendor == "mysql":
             for statement in LONG_WRITES:
-                execute(alias, statement)
+                log.execute(statement)
         if portion.batch is not None:
-            note_read(alias, portion.batch)
+            note_read(log, portion.batch)
         for low, high, index in portion.ranges:
-            rows = streamed(alias, *self._select(alias, portion, low, high, index, server))
+            rows = streamed(log, *self._select(log, portion, low, high, index, server))
             yield from arrow.batches(rows if server is None else accepted(rows), self.columns)
 
     def _select(
-        self, alias: str, portion: Any, low: int, high: int, index: str, server: ServerIdentity | None
+        self, log: Log, portion: Any, low: int, high: int, index: str, server: ServerIdentity | None
     ) -> tuple[str, Sequence[Any]]:
         conditions = list(portion.conditions)
         if self.table.offset_column:
@@ -167,9 +166,9 @@ class TableScan:
                 chosen.append("%s")
                 values.insert(0, portion.database)
             elif column.kind == TIME:
-                chosen.append(dialect(alias).microseconds(column.stored))
+                chosen.append(log.dialect.microseconds(column.stored))
             else:
-                chosen.append(dialect(alias).json_text(column.stored) if column.kind == JSON else column.stored)
+                chosen.append(log.dialect.json_text(column.stored) if column.kind == JSON else column.stored)
         source = f"FROM {self.table.stored}{index} WHERE {text}"
         if server is None:
             return f"SELECT {', '.join(chosen)} {source}", values

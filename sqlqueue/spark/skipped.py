@@ -25,7 +25,7 @@ def refuse_skipped(members: Mapping[str, Membership], options: SourceOptions, do
         return
     for database, member in last.items():
         with at_database(database):
-            if holds_any(member.alias, options, member.settled + 1, done[database], member.server):
+            if holds_any(member.log, options, member.settled + 1, done[database], member.server):
                 raise ConfigurationError(
                     f"group {member.group!r} has messages after offset {member.settled} up to {done[database]}, and no "
                     "task has read them: the sink has skipped the batch. A sink that knows its batches by number, as "

@@ -70,7 +70,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         for database, member in members.items():
             with at_database(database):
-                self._targets[database] = wait_for_horizon(member.alias, self._options.horizon_timeout, member.server)
+                self._targets[database] = wait_for_horizon(member.log, self._options.horizon_timeout, member.server)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Settle the batches that Spark has finished, and return the end of the next batch.
@@ -140,7 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if last[database] > member.settled:
                     member.run_again(last[database], checkpoint)
                 some = plan.portions(
-                    member.alias, self._options, first[database] + 1, last[database], tasks, member.server
+                    member.log, self._options, first[database] + 1, last[database], tasks, member.server
                 )
                 batch = StreamBatch(member.group, member.topics, last[database], checkpoint)
                 found += [portion.on(database, member.server.identity, batch) for portion in some]
@@ -148,8 +148,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: Any) -> Iterator[Any]:
         """Yield a portion's rows as Arrow batches."""
-        with self._project.task(self._sources[partition.database]) as alias:
-            yield from self._scan.read(alias, partition)
+        with self._project.task(self._sources[partition.database]) as log:
+            yield from self._scan.read(log, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: latestOffset() settles."""
@@ -176,12 +176,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             busy = [
                 database
                 for database, member in members.items()
-                if next_end(member.alias, self._options, done[database], highest[database], None, member.server)
+                if next_end(member.log, self._options, done[database], highest[database], None, member.server)
                 > done[database]
             ]
             most = max(1, most // max(1, len(busy)))
         return {
-            database: next_end(member.alias, self._options, done[database], highest[database], most, member.server)
+            database: next_end(member.log, self._options, done[database], highest[database], most, member.server)
             for database, member in members.items()
         }
 
@@ -224,10 +224,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         try:
             for database, topics in placed.items():
-                alias = project.engine(self._sources[database])
+                log = project.engine(self._sources[database])
                 with at_database(database):
                     former = self._former.get(database, "")
-                    member = Membership(alias, options.group, topics, options.start, options.horizon_timeout, former)
+                    member = Membership(log, options.group, topics, options.start, options.horizon_timeout, former)
                 self._joined[database] = member
                 self._former[database] = member.name
         except BaseException:

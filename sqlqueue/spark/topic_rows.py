@@ -8,6 +8,7 @@ from datetime import date, timedelta
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from sqlqueue.database.log import Log
 from sqlqueue.spark.archive_rows import MESSAGES, OFFSET_COLUMN, RECEIPTS, TIME_COLUMN, utc_day
 from sqlqueue.spark.storage import Archive
 
@@ -15,7 +16,7 @@ DEAD_LETTERS = "dead_letters"
 
 
 def rows_between(
-    spark: SparkSession, alias: str, table: str, topic: str, first: int, last: int | None, **options: str
+    spark: SparkSession, log: Log, table: str, topic: str, first: int, last: int | None, **options: str
 ) -> DataFrame:
     """Return a topic's messages (or dead letters) in the database with offsets from `first` to `last`, or its receipts
     with ids in that range, both ends included. alias: of the database. options: further ones of the data source."""
@@ -24,7 +25,7 @@ def rows_between(
         spark.read.format("sqlqueue")
         .option("table", table)
         .option("topic", topic)
-        .option("alias", alias)
+        .option("alias", log)
         .options(**options)
     )
     reader = reader.option(low, first)
@@ -37,7 +38,7 @@ class TopicRows:
     later rows are read from the database, so that rows in both are read once."""
 
     spark: SparkSession
-    alias: str
+    log: Log
     topic: str
     horizon: int
     archive: Archive | None
@@ -51,7 +52,7 @@ class TopicRows:
         last = self.horizon if kind == MESSAGES and last is None else last
         frontier = self.frontiers[kind] if self.archive and self.archive.has(kind) else 0
         options = {"since": days[0], "until": str(date.fromisoformat(days[1]) + timedelta(1))} if days else {}
-        live = rows_between(self.spark, self.alias, kind, self.topic, max(first, frontier + 1), last, **options)
+        live = rows_between(self.spark, self.log, kind, self.topic, max(first, frontier + 1), last, **options)
         rows = live = live.drop("database")  # there is one
         if self.archive and first <= frontier:
             offset = F.col(OFFSET_COLUMN[kind])
@@ -65,4 +66,4 @@ class TopicRows:
 
     def dead_letters(self) -> DataFrame:
         """Return the topic's dead letters, which are never archived."""
-        return rows_between(self.spark, self.alias, DEAD_LETTERS, self.topic, 1, self.horizon)
+        return rows_between(self.spark, self.log, DEAD_LETTERS, self.topic, 1, self.horizon)

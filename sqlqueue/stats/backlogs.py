@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.stats import sampling
 from sqlqueue.stats.counting import Range, count
 from sqlqueue.stats.positions import StoredPartition
@@ -33,9 +33,9 @@ class Backlog(NamedTuple):
     last: int
 
 
-def backlogs_of(alias: str, partitions: Sequence[StoredPartition]) -> dict[StoredPartition, Backlog]:
+def backlogs_of(log: Log, partitions: Sequence[StoredPartition]) -> dict[StoredPartition, Backlog]:
     """Return the backlog above each position: exact for groups that have no more than sampling.EXACT messages."""
-    sql = dialect(alias)
+    sql = log.dialect
     both = " UNION ALL ".join([sql.branch.format(HEAD.strip()), sql.branch.format(TAIL.strip())])
     found: dict[StoredPartition, Backlog] = {}
     longer: dict[StoredPartition, Range] = {}
@@ -45,7 +45,7 @@ def backlogs_of(alias: str, partitions: Sequence[StoredPartition]) -> dict[Store
             bounds = sql.range_values(stored.topic, stored.partition, stored.priority, stored.position)
             values += (index, stored.claimed, *bounds, sampling.SAMPLE, -1 - index, *bounds, 1)
         ends: dict[int, tuple[int, int, int, int]] = {}
-        for index, *end in execute(alias, " UNION ALL ".join([both] * len(some)), values).fetchall():
+        for index, *end in log.execute(" UNION ALL ".join([both] * len(some)), values).fetchall():
             ends[index] = tuple(int(value or 0) for value in end)  # type: ignore[assignment]
         for index, stored in enumerate(some):
             (messages, first, upto, claimed), (_, _, last, _) = ends[index], ends[-1 - index]
@@ -56,7 +56,7 @@ def backlogs_of(alias: str, partitions: Sequence[StoredPartition]) -> dict[Store
     counted: Counter[tuple[str, str]] = Counter()
     for stored, backlog in found.items():
         counted[stored.topic, stored.group] += backlog.messages
-    for stored, more in zip(longer, count(alias, list(longer.values()), counted)):
+    for stored, more in zip(longer, count(log, list(longer.values()), counted)):
         found[stored] = found[stored]._replace(
             messages=found[stored].messages + more.messages, estimated=more.estimated
         )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlqueue.conf import settings
+from sqlqueue.database.log import Log, home_log
 from sqlqueue.log import batch_ends
 from sqlqueue.log.batch_standing import Standing, standings
 from sqlqueue.models import Batch
@@ -51,19 +51,19 @@ def get_batch(id: str) -> BatchStatus | None:
     """Return how a batch stands; None for an unknown id, and for one whose retention is over. Six statements, however
     many members it has."""
     refuse_in_async("get_batch", "await sync_to_async(get_batch)(…)")
-    return statuses(settings.home, [id]).get(id)
+    return statuses(home_log(), [id]).get(id)
 
 
 def cancel_batch(id: str) -> bool:
     """Publish no callback of a batch any more; its members are delivered all the same. False: it was over already, or
     there is none."""
     refuse_in_async("cancel_batch", "await sync_to_async(cancel_batch)(…)")
-    return batch_ends.cancel(settings.home, id)
+    return batch_ends.cancel(home_log(), id)
 
 
-def statuses(alias: str, ids: Sequence[str]) -> dict[str, BatchStatus]:
+def statuses(log: Log, ids: Sequence[str]) -> dict[str, BatchStatus]:
     """Return how batches stand, by id."""
-    return {id: _status(standing) for id, standing in standings(alias, ids).items()}
+    return {id: _status(standing) for id, standing in standings(log, ids).items()}
 
 
 def _status(standing: Standing) -> BatchStatus:

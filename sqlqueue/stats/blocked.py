@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 
 GROUPS_AT_ONCE = 120
 
@@ -20,21 +20,21 @@ BY_PARTITION = """
 """
 
 
-def blocked_in_groups(alias: str, groups: Sequence[tuple[str, str]], most: int) -> Mapping[tuple[str, str], int]:
+def blocked_in_groups(log: Log, groups: Sequence[tuple[str, str]], most: int) -> Mapping[tuple[str, str], int]:
     """Return how many messages lie in the blocked ranges of each (topic, group); at most `most` ranges of a group are
     read."""
-    branch = dialect(alias).branch.format(BY_GROUP.strip())
+    branch = log.dialect.branch.format(BY_GROUP.strip())
     found: dict[tuple[str, str], int] = {}
     for start in range(0, len(groups), GROUPS_AT_ONCE):
         some = groups[start : start + GROUPS_AT_ONCE]
         values = [value for index, group in enumerate(some) for value in (index, *group, most)]
-        for index, count in execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall():
+        for index, count in log.execute(" UNION ALL ".join([branch] * len(some)), values).fetchall():
             found[some[index]] = int(count)
     return found
 
 
-def blocked_in_partitions(alias: str, topic: str, group: str, most: int) -> Mapping[tuple[int, int], int]:
+def blocked_in_partitions(log: Log, topic: str, group: str, most: int) -> Mapping[tuple[int, int], int]:
     """Return how many messages lie in the blocked ranges of each (partition, priority) of a group; reads at most `most`
     ranges."""
-    rows = execute(alias, BY_PARTITION, (topic, group, most)).fetchall()
+    rows = log.execute(BY_PARTITION, (topic, group, most)).fetchall()
     return {(partition, priority): int(count) for partition, priority, count in rows}

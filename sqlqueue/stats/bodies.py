@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from django.db import models
 from django.db.models.functions import Length
 
+from sqlqueue.database.log import Log
 from sqlqueue.payloads.content_types import content_type_of
 
 
@@ -17,9 +18,9 @@ class Body(NamedTuple):
     size: int
 
 
-def bodies(alias: str, model: type[models.Model], keys: list[Any]) -> dict[Any, Body]:
+def bodies(log: Log, model: type[models.Model], keys: list[Any]) -> dict[Any, Body]:
     """Return what is known of the bytes of these messages, or scheduled messages, by their primary keys, without those
     of JSON. One statement."""
-    rows = model._default_manager.using(alias).filter(pk__in=keys).exclude(body=None)
+    rows = model._default_manager.using(log.alias).filter(pk__in=keys).exclude(body=None)
     found = rows.annotate(size=Length("body")).values_list("pk", "headers", "size")
     return {key: Body(content_type_of(headers), size) for key, headers, size in found}

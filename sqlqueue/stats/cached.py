@@ -14,6 +14,7 @@ from django.db import Error
 from sqlqueue.conf import settings
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
+from sqlqueue.database.log import Log, current_log
 from sqlqueue.exceptions import Unreachable
 from sqlqueue.stats.survey import Survey, survey
 
@@ -27,40 +28,40 @@ class Cached(Generic[T]):
     """One value that is read from the queue's database, of each database. A failure is cached as long as a value, so
     that an unreachable database is not asked with every request."""
 
-    def __init__(self, read_value: Callable[[str], T]):
+    def __init__(self, read_value: Callable[[Log], T]):
         self._read_value = read_value
-        self._locks: dict[str, threading.Lock] = {}  # by alias, so that one that hangs holds up no other
-        self._cached: dict[str, tuple[float, T | None]] = {}
+        self._locks: dict[Log, threading.Lock] = {}  # so that one that hangs holds up no other
+        self._cached: dict[Log, tuple[float, T | None]] = {}
 
-    def get(self, alias: str = "") -> T:
-        """Return the value of a database, of this alias (DATABASE), at most STATS_INTERVAL old. A thread that asks
+    def get(self, log: Log | None = None) -> T:
+        """Return the value of a log (that of DATABASE), at most STATS_INTERVAL old. A thread that asks
         during a read waits for its result.
 
         Raises Unreachable if the database does not answer.
         """
-        alias = alias or settings.DATABASE
-        lock = self._locks.setdefault(alias, threading.Lock())
+        log = log or current_log()
+        lock = self._locks.setdefault(log, threading.Lock())
         if not lock.acquire(timeout=WAIT_TIMEOUT):
             raise Unreachable(UNREACHABLE)
         try:
-            value = self._refreshed(alias)
+            value = self._refreshed(log)
         finally:
             lock.release()
         if value is None:
             raise Unreachable(UNREACHABLE)
         return value
 
-    def _refreshed(self, alias: str) -> T | None:
-        cached = self._cached.get(alias)
+    def _refreshed(self, log: Log) -> T | None:
+        cached = self._cached.get(log)
         if cached is None or time.monotonic() - cached[0] >= settings.STATS_INTERVAL:
             value: T | None = None
             try:
-                value = self._read_value(alias)
+                value = self._read_value(log)
             except Error as error:
                 logger.warning(logfmt("stats_failed", error=error))
                 if retries.classify(error) is retries.ErrorKind.GONE:
-                    retries.drop_connection(alias)
-            cached = self._cached[alias] = (time.monotonic(), value)
+                    retries.drop_connection(log)
+            cached = self._cached[log] = (time.monotonic(), value)
         return cached[1]
 
     def forget(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.log.change_state import Progress, may_abort, standing, under_way
 from sqlqueue.models import Topic
 
@@ -29,11 +29,11 @@ class ChangeSurvey:
     progress: Progress
 
 
-def changes(alias: str, topics: Iterable[Topic]) -> dict[str, ChangeSurvey]:
+def changes(log: Log, topics: Iterable[Topic]) -> dict[str, ChangeSurvey]:
     """Return the change that is under way, by its topic. topics: those of `stats.topics.topics_of`. Nothing is read
     while there is none."""
     turning = {topic.name for topic in topics if topic.turning}  # type: ignore[attr-defined]
-    change = under_way(alias) if turning else None
+    change = under_way(log) if turning else None
     if change is None or change.topic not in turning:
         return {}
     after = change.later.partitions
@@ -42,14 +42,14 @@ def changes(alias: str, topics: Iterable[Topic]) -> dict[str, ChangeSurvey]:
             change.earlier.partitions,
             after,
             f"python manage.py queuetopic alter {change.topic} --partitions {after}",
-            may_abort(alias, change),
-            _age(alias, change.topic, change.later.epoch),
-            standing(alias, change),
+            may_abort(log, change),
+            _age(log, change.topic, change.later.epoch),
+            standing(log, change),
         )
     }
 
 
-def _age(alias: str, topic: str, epoch: int) -> float:
+def _age(log: Log, topic: str, epoch: int) -> float:
     """Return for how many seconds an epoch has been there, by the database's clock."""
-    left = execute(alias, BEGAN.format(left=dialect(alias).remaining("created_at")), (topic, epoch)).fetchone()[0]
+    left = log.execute(BEGAN.format(left=log.dialect.remaining("created_at")), (topic, epoch)).fetchone()[0]
     return max(0.0, -float(left or 0))

@@ -9,7 +9,7 @@ from random import Random
 from types import MappingProxyType
 from typing import NamedTuple
 
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.stats import sampling
 
 # Index of both: (topic, partition, priority, offset).
@@ -60,7 +60,7 @@ NONE = Count(0, False)
 NOTHING: Mapping[tuple[str, str], int] = MappingProxyType({})
 
 
-def count(alias: str, ranges: Sequence[Range], counted: Mapping[tuple[str, str], int] = NOTHING) -> list[Count]:
+def count(log: Log, ranges: Sequence[Range], counted: Mapping[tuple[str, str], int] = NOTHING) -> list[Count]:
     """Return the count of each range: exact if all of its group have no more than sampling.EXACT messages together,
     beyond that an estimate.
 
@@ -79,7 +79,7 @@ def count(alias: str, ranges: Sequence[Range], counted: Mapping[tuple[str, str],
     # message more than the share: a range that has it is longer.
     while shares := _shares(rest, budgets):
         some = [rest[index] for index in shares]
-        read = _read(alias, FIRST, some, *(share + 1 for share in shares.values()))
+        read = _read(log, FIRST, some, *(share + 1 for share in shares.values()))
         for (index, share), (found, upto) in zip(shares.items(), read):
             messages[index] += found
             budgets[rest[index].group] -= min(found, share)
@@ -92,7 +92,7 @@ def count(alias: str, ranges: Sequence[Range], counted: Mapping[tuple[str, str],
         together[one.group].append(index)
     windows = max(sampling.WINDOWS // max(1, len(together)), sampling.LEAST_WINDOWS)
     for indexes in together.values():
-        for index, more in zip(indexes, _estimates(alias, [rest[index] for index in indexes], windows)):
+        for index, more in zip(indexes, _estimates(log, [rest[index] for index in indexes], windows)):
             messages[index] += more
     return [Count(found, index in rest) for index, found in enumerate(messages)]
 
@@ -112,11 +112,11 @@ class Unseen(NamedTuple):
     rest: Range
 
 
-def _estimates(alias: str, ranges: Sequence[Range], number: int) -> list[int]:
+def _estimates(log: Log, ranges: Sequence[Range], number: int) -> list[int]:
     """Return about how many messages each range has. Its first messages speak for what follows them, so it is divided
     into windows, about so many of all; and those of which the most was not seen are divided again. What is unseen then
     is probed."""
-    ends = _read(alias, LAST, ranges, 1)
+    ends = _read(log, LAST, ranges, 1)
     each = max(number // len(ranges), 2)
     windows = [
         (index, window)
@@ -126,7 +126,7 @@ def _estimates(alias: str, ranges: Sequence[Range], number: int) -> list[int]:
     totals = [0.0] * len(ranges)
     unseen: list[Unseen] = []
     for left in reversed(range(sampling.ROUNDS)):
-        found = _read(alias, FIRST, [window for _, window in windows], sampling.SAMPLE)
+        found = _read(log, FIRST, [window for _, window in windows], sampling.SAMPLE)
         for (index, window), (messages, upto) in zip(windows, found):
             totals[index] += messages
             if messages == sampling.SAMPLE and upto < window.high:
@@ -138,12 +138,12 @@ def _estimates(alias: str, ranges: Sequence[Range], number: int) -> list[int]:
         most = number // sampling.PARTS
         windows = [(one.of, part) for one in unseen[:most] for part in one.rest.divided(sampling.PARTS)]
         del unseen[:most]
-    for index, more in _probed(alias, unseen, number):
+    for index, more in _probed(log, unseen, number):
         totals[index] += more
     return [round(total) for total in totals]
 
 
-def _probed(alias: str, unseen: Sequence[Unseen], number: int) -> Iterator[tuple[int, float]]:
+def _probed(log: Log, unseen: Sequence[Unseen], number: int) -> Iterator[tuple[int, float]]:
     """Yield the index of a range and about how many of its messages were not seen, by parts.
 
     What was expected of them is biased: where messages come in bulks, the first ones of a window end in the middle of
@@ -163,21 +163,21 @@ def _probed(alias: str, unseen: Sequence[Unseen], number: int) -> Iterator[tuple
             expected.append(messages * width / (span + width))
             at += each
     most = sampling.MOST_PROBED * sampling.SAMPLE
-    found = _read(alias, FIRST, [part for _, part in probes], most)
+    found = _read(log, FIRST, [part for _, part in probes], most)
     for (index, _), (messages, _), wanted in zip(probes, found, expected):
         yield index, each * messages / wanted
 
 
-def _read(alias: str, text: str, ranges: Sequence[Range], *most: int) -> list[tuple[int, int]]:
+def _read(log: Log, text: str, ranges: Sequence[Range], *most: int) -> list[tuple[int, int]]:
     """Return how many messages each range has, up to so many (of each, or of all), and the last offset of those, 0
     without any."""
-    syntax = dialect(alias)
+    syntax = log.dialect
     branch = syntax.branch.format(text.strip())
     found = [(0, 0)] * len(ranges)
     for some in sampling.chunks(range(len(ranges)), sampling.TABLES_AT_ONCE):
         values: list[object] = []
         for index in some:
             values += (index, *syntax.range_values(*ranges[index][:5]), most[index % len(most)])
-        for index, messages, upto in execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall():
+        for index, messages, upto in log.execute(" UNION ALL ".join([branch] * len(some)), values).fetchall():
             found[index] = (int(messages), int(upto or 0))
     return found

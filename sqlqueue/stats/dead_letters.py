@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.models import Message, Topic, dead_letter_topic
 
 MOST_READ = 10_000  # dead letters, of one topic or of all
@@ -53,30 +53,30 @@ class FailureKinds(NamedTuple):
     hidden: int = 0
 
 
-def topics_with_dead_letters(alias: str) -> list[str]:
+def topics_with_dead_letters(log: Log) -> list[str]:
     """Return the topics that have a dead-letter topic."""
-    names = Topic.objects.using(alias).filter(name__endswith=DEAD_LETTER_SUFFIX).order_by("name")
+    names = Topic.objects.using(log.alias).filter(name__endswith=DEAD_LETTER_SUFFIX).order_by("name")
     return [name.removesuffix(DEAD_LETTER_SUFFIX) for name in names.values_list("name", flat=True)]
 
 
-def failures(alias: str, topics: Sequence[str], group: str = "") -> FailureKinds:
+def failures(log: Log, topics: Sequence[str], group: str = "") -> FailureKinds:
     """Sort the dead letters of these topics (of one group, or all) by their fingerprints, most frequent first."""
     most = max(LEAST_READ, MOST_READ // max(1, len(topics)))
-    branch = dialect(alias).branch.format(GROUPED.strip())
+    branch = log.dialect.branch.format(GROUPED.strip())
     rows: list[Any] = []
     for start in range(0, len(topics), TOPICS_AT_ONCE):
         some = topics[start : start + TOPICS_AT_ONCE]
         values = [value for index, name in enumerate(some) for value in (index, dead_letter_topic(name), most)]
-        found = execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall()
+        found = log.execute(" UNION ALL ".join([branch] * len(some)), values).fetchall()
         rows += [(some[index], *rest) for index, *rest in found]
-    unread = [name for name in topics if _read(rows, name) == most and has_more(alias, name, most)]
+    unread = [name for name in topics if _read(rows, name) == most and has_more(log, name, most)]
     rows = [row for row in rows if row[1] and group in ("", row[1])]
     rows.sort(key=lambda row: -row[3])
-    return FailureKinds(_kinds(alias, rows[:MOST_SHOWN]), unread, max(0, len(rows) - MOST_SHOWN))
+    return FailureKinds(_kinds(log, rows[:MOST_SHOWN]), unread, max(0, len(rows) - MOST_SHOWN))
 
 
 def dead_letters(
-    alias: str,
+    log: Log,
     topic: str,
     most: int,
     *,
@@ -97,7 +97,7 @@ def dead_letters(
         if value is not None:
             text, values = f"{text} AND {condition}", [*values, value]
     order = "DESC" if after is None else "ASC"
-    rows = execute(alias, f'{text} ORDER BY "offset" {order} LIMIT %s', [*values, most]).fetchall()
+    rows = log.execute(f'{text} ORDER BY "offset" {order} LIMIT %s', [*values, most]).fetchall()
     return sorted((offset for (offset,) in rows), reverse=True)
 
 
@@ -105,17 +105,17 @@ def _read(rows: Sequence[Any], topic: str) -> int:
     return sum(row[3] for row in rows if row[0] == topic)
 
 
-def has_more(alias: str, topic: str, read: int | None = None) -> bool:
+def has_more(log: Log, topic: str, read: int | None = None) -> bool:
     """Tell whether a topic has more dead letters than were read (unless told: than are ever read)."""
     read = MOST_READ if read is None else read
-    rows = Message.objects.using(alias).filter(topic=dead_letter_topic(topic)).values_list("topic", flat=True)
+    rows = Message.objects.using(log.alias).filter(topic=dead_letter_topic(topic)).values_list("topic", flat=True)
     return bool(rows[read : read + 1])
 
 
-def _kinds(alias: str, rows: Sequence[Any]) -> list[FailureKind]:
+def _kinds(log: Log, rows: Sequence[Any]) -> list[FailureKind]:
     firsts = {row[4] for row in rows}
     lasts = {row[5] for row in rows}
-    at = Message.objects.using(alias).filter(offset__in=firsts | lasts)
+    at = Message.objects.using(log.alias).filter(offset__in=firsts | lasts)
     times = dict(at.values_list("offset", "failed_at"))
     errors = dict(at.filter(offset__in=lasts).values_list("offset", "last_error"))
     return [

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from sqlqueue.core.partition import limits
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 
 PARTITIONS_AT_ONCE = 120
 NEARLY = 0.9  # what is read and waits behind its key is beyond the claim, and not counted here
@@ -53,31 +53,31 @@ def may_be_full(states: int, counted: int) -> bool:
     return states >= min(counted, limits.HEADS_LIMIT)
 
 
-def full_partitions(alias: str, partitions: Sequence[S]) -> set[S]:
+def full_partitions(log: Log, partitions: Sequence[S]) -> set[S]:
     """Return those in which so many messages wait by their own outcome that nothing new is read."""
     most = limits.HEADS_LIMIT
     values = [(stored.topic, stored.group, stored.partition, stored.priority, most) for stored in partitions]
-    return {stored for stored, count in zip(partitions, _counts(alias, WAITING, values)) if count >= most}
+    return {stored for stored, count in zip(partitions, _counts(log, WAITING, values)) if count >= most}
 
 
-def held_partitions(alias: str, partitions: Sequence[S]) -> set[S]:
+def held_partitions(log: Log, partitions: Sequence[S]) -> set[S]:
     """Return those of which so many messages have been delivered beyond the position that nothing new is read."""
     most = limits.WINDOW_LIMIT
     some = [stored for stored in partitions if stored.claimed - stored.position >= NEARLY * most]
-    bounds = dialect(alias).range_values
+    bounds = log.dialect.range_values
     values = [
         (*bounds(stored.topic, stored.partition, stored.priority, stored.position, stored.claimed), most)
         for stored in some
     ]
-    return {stored for stored, count in zip(some, _counts(alias, CLAIMED, values)) if count >= NEARLY * most}
+    return {stored for stored, count in zip(some, _counts(log, CLAIMED, values)) if count >= NEARLY * most}
 
 
-def _counts(alias: str, text: str, values: Sequence[tuple[object, ...]]) -> list[int]:
-    branch = dialect(alias).branch.format(text.strip())
+def _counts(log: Log, text: str, values: Sequence[tuple[object, ...]]) -> list[int]:
+    branch = log.dialect.branch.format(text.strip())
     found = [0] * len(values)
     for start in range(0, len(values), PARTITIONS_AT_ONCE):
         some = list(enumerate(values))[start : start + PARTITIONS_AT_ONCE]
         parameters = [value for index, its in some for value in (index, *its)]
-        for index, count in execute(alias, " UNION ALL ".join([branch] * len(some)), parameters).fetchall():
+        for index, count in log.execute(" UNION ALL ".join([branch] * len(some)), parameters).fetchall():
             found[index] = count
     return found

@@ -14,6 +14,7 @@ from django.db.models import Q
 from sqlqueue.core.flow import NO_FLOW, Flow, in_effect
 from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED, TOO_LATE
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
+from sqlqueue.database.log import Log
 from sqlqueue.log.progress import Progress
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset, dead_letter_topic
 
@@ -78,31 +79,31 @@ class Registered(NamedTuple):
 Groups = dict[str, dict[str, Registered]]  # by topic and name
 
 
-def registered_groups(alias: str, topics: Iterable[str], **named: str) -> Groups:
+def registered_groups(log: Log, topics: Iterable[str], **named: str) -> Groups:
     """Return the registered groups of these topics, in the order of their names. One statement. named: further
     conditions on their rows."""
     found: Groups = {topic: {} for topic in topics}
-    rows = ConsumerGroup.objects.using(alias).filter(topic__in=found, **named).order_by("consumer_group")
+    rows = ConsumerGroup.objects.using(log.alias).filter(topic__in=found, **named).order_by("consumer_group")
     columns = ("topic", "consumer_group", "start", "flow", "flow_overrides")
     for topic, group, start, declared, overrides in rows.values_list(*columns):
         found[topic][group] = Registered(start, in_effect(declared, overrides))
     return found
 
 
-def statuses_of(alias: str, messages: Sequence[Message]) -> dict[int, list[GroupStatus]]:
+def statuses_of(log: Log, messages: Sequence[Message]) -> dict[int, list[GroupStatus]]:
     """Return by offset how messages stand in each registered group that gets them, as statuses_in does. Nine
     statements at most, however many messages and groups."""
-    return statuses_in(alias, messages, registered_groups(alias, {message.topic for message in messages}))
+    return statuses_in(log, messages, registered_groups(log, {message.topic for message in messages}))
 
 
-def status(alias: str, message: Message, group: str) -> GroupStatus:
+def status(log: Log, message: Message, group: str) -> GroupStatus:
     """Return how a message that is for this group stands in it, as statuses_in does."""
-    groups = registered_groups(alias, [message.topic], consumer_group=group)
+    groups = registered_groups(log, [message.topic], consumer_group=group)
     groups[message.topic].setdefault(group, Registered(0, NO_FLOW))
-    return statuses_in(alias, [message], groups)[message.offset][0]
+    return statuses_in(log, [message], groups)[message.offset][0]
 
 
-def statuses_in(alias: str, messages: Sequence[Message], groups: Groups) -> dict[int, list[GroupStatus]]:
+def statuses_in(log: Log, messages: Sequence[Message], groups: Groups) -> dict[int, list[GroupStatus]]:
     """Return by offset how messages in the log stand in those of these groups that get them. Eight statements at most.
 
     A dead message whose dead letter was replayed or discarded counts as acked: these tables do not tell them apart.
@@ -112,16 +113,16 @@ def statuses_in(alias: str, messages: Sequence[Message], groups: Groups) -> dict
         for message in messages
     }
     read = [message for message in messages if receivers[message.offset]]
-    looks = dict.fromkeys((message.offset for message in read), first := _look(alias, read, groups))
-    passed = _passed(alias, read, groups, first)
-    looks |= dict.fromkeys((message.offset for message in passed), _look(alias, passed, groups))
+    looks = dict.fromkeys((message.offset for message in read), first := _look(log, read, groups))
+    passed = _passed(log, read, groups, first)
+    looks |= dict.fromkeys((message.offset for message in passed), _look(log, passed, groups))
     unsettled = {
         (message.offset, group): _open(message, group, groups[message.topic][group], looks[message.offset])
         for message in read
         for group in receivers[message.offset]
     }
     settled = [(one, [g for g in receivers[one.offset] if unsettled[one.offset, g] is None]) for one in read]
-    dead = _dead_letters(alias, settled)
+    dead = _dead_letters(log, settled)
     return {
         offset: [unsettled[offset, group] or settled_as(group, dead.get((offset, group))) for group in names]
         for offset, names in receivers.items()
@@ -138,24 +139,24 @@ class _Looks(NamedTuple):
     rows: dict[tuple[int, str], DeliveryState]  # by offset and group
 
 
-def _look(alias: str, messages: Sequence[Message], groups: Groups) -> _Looks:
+def _look(log: Log, messages: Sequence[Message], groups: Groups) -> _Looks:
     """Three statements; none if there is no message."""
     if not messages:
         return _Looks({}, {}, {})
     streams = _streams(messages, groups)
-    offset_rows = _offset_rows(alias, streams)
+    offset_rows = _offset_rows(log, streams)
     keys = [stream & Q(partition_key__in={message.partition_key for message in some}) for stream, some in streams]
     ranges: dict[OrderingQueueRef, tuple[int, int]] = {
         (one.topic, one.consumer_group, one.partition, one.priority, one.partition_key): (one.low, one.high)
-        for one in BlockedRange.objects.using(alias).filter(_either(keys))
+        for one in BlockedRange.objects.using(log.alias).filter(_either(keys))
     }
     offsets = [stream & Q(message_offset__in=[message.offset for message in some]) for stream, some in streams]
-    states = DeliveryState.objects.using(alias).filter(_either(offsets))
+    states = DeliveryState.objects.using(log.alias).filter(_either(offsets))
     return _Looks(offset_rows, ranges, {(row.message_offset, row.consumer_group): row for row in states})
 
 
-def _offset_rows(alias: str, streams: Sequence[tuple[Q, list[Message]]]) -> dict[StreamRef, Offset]:
-    rows = Offset.objects.using(alias).filter(_either(stream for stream, _ in streams))
+def _offset_rows(log: Log, streams: Sequence[tuple[Q, list[Message]]]) -> dict[StreamRef, Offset]:
+    rows = Offset.objects.using(log.alias).filter(_either(stream for stream, _ in streams))
     return {(one.topic, one.consumer_group, one.partition, one.priority): one for one in rows}
 
 
@@ -164,7 +165,7 @@ def _offset_row(offset_rows: dict[StreamRef, Offset], message: Message, group: s
     return offset_rows.get((message.topic, group, message.partition, message.priority))
 
 
-def _passed(alias: str, messages: Sequence[Message], groups: Groups, looks: _Looks) -> Sequence[Message]:
+def _passed(log: Log, messages: Sequence[Message], groups: Groups, looks: _Looks) -> Sequence[Message]:
     """Return the messages without a row that a position has passed since it was read. One statement; none if every
     message has its rows."""
 
@@ -180,7 +181,7 @@ def _passed(alias: str, messages: Sequence[Message], groups: Groups, looks: _Loo
     ]
     if not open_ones:
         return ()
-    now = _offset_rows(alias, _streams(list({one.offset: one for one, _ in open_ones}.values()), groups))
+    now = _offset_rows(log, _streams(list({one.offset: one for one, _ in open_ones}.values()), groups))
     return list({one.offset: one for one, group in open_ones if not is_above(one, group, now)}.values())
 
 
@@ -242,12 +243,12 @@ def ended_as(outcome: str, error: str = "") -> str:
     return EXPIRED if error == TOO_LATE else DEAD
 
 
-def dead_letters_of(alias: str, message: Message, groups: list[str]) -> dict[str, Message]:
+def dead_letters_of(log: Log, message: Message, groups: list[str]) -> dict[str, Message]:
     """Return the dead letters of a message in these groups; topic, offset and key of the message are enough."""
-    return {group: dead_letter for (_, group), dead_letter in _dead_letters(alias, [(message, groups)]).items()}
+    return {group: dead_letter for (_, group), dead_letter in _dead_letters(log, [(message, groups)]).items()}
 
 
-def _dead_letters(alias: str, settled: Sequence[tuple[Message, list[str]]]) -> dict[tuple[int, str], Message]:
+def _dead_letters(log: Log, settled: Sequence[tuple[Message, list[str]]]) -> dict[tuple[int, str], Message]:
     """Return the dead letters of messages in these groups, by offset and group; found by their ids, topics and keys."""
     copies = [
         (dead_letter_topic(message.topic), f"{group}:{message.offset}", message.partition_key)
@@ -255,5 +256,5 @@ def _dead_letters(alias: str, settled: Sequence[tuple[Message, list[str]]]) -> d
         for group in groups
     ]
     columns = ("original_offset", "failed_group", "failure_count", "last_error")
-    found = Message.objects.using(alias).of_ids(copies, *columns)
+    found = Message.objects.using(log.alias).of_ids(copies, *columns)
     return {(one.original_offset or 0, one.failed_group): one for one in found if one.failed_group}

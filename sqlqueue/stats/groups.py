@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from sqlqueue.core.flow import Flow, in_effect
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.models import ConsumerGroup, LimitShare
 from sqlqueue.stats import sampling
 from sqlqueue.stats.epochs import GroupEpochs
@@ -97,10 +97,10 @@ class StoredGroup(NamedTuple):
         return (now - began).total_seconds() if began else None
 
 
-def stored_groups(alias: str, only: str, only_group: str) -> dict[tuple[str, str], StoredGroup]:
+def stored_groups(log: Log, only: str, only_group: str) -> dict[tuple[str, str], StoredGroup]:
     """Return the registered (topic, group), or those of one topic, or one of these, and what is set of each."""
     wanted = {name: value for name, value in (("topic", only), ("consumer_group", only_group)) if value}
-    rows = ConsumerGroup.objects.using(alias).filter(**wanted)
+    rows = ConsumerGroup.objects.using(log.alias).filter(**wanted)
     columns = rows.values_list("topic", "consumer_group", "paused", "opened_at", "flow", "flow_overrides")
     return {
         (topic, group): StoredGroup(paused, in_effect(*texts), opened_at is not None)
@@ -108,24 +108,24 @@ def stored_groups(alias: str, only: str, only_group: str) -> dict[tuple[str, str
     }
 
 
-def limited_groups(alias: str, groups: Mapping[tuple[str, str], StoredGroup]) -> set[tuple[str, str]]:
+def limited_groups(log: Log, groups: Mapping[tuple[str, str], StoredGroup]) -> set[tuple[str, str]]:
     """Return the (topic, group) in which a live process holds messages back because of a limit. No statement if none
     has limits."""
     limited = {group_topic for group_topic, stored in groups.items() if stored.flow.shared}
     if not limited:
         return limited
-    held_back = LimitShare.objects.using(alias).alive().filter(held_back=True)
+    held_back = LimitShare.objects.using(log.alias).alive().filter(held_back=True)
     return limited.intersection(held_back.values_list("topic", "consumer_group"))
 
 
-def states_of(alias: str, groups: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, ...]]:
+def states_of(log: Log, groups: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, ...]]:
     """Return, by group, how many delivery states were counted, how many are in flight, fail and wait, and by how
     many messages they change the backlog above the position."""
-    branch = dialect(alias).branch.format(STATES.strip())
+    branch = log.dialect.branch.format(STATES.strip())
     found: dict[tuple[str, str], tuple[int, ...]] = {}
     for some in sampling.chunks(groups, sampling.TABLES_AT_ONCE):
         most = sampling.MOST_ROWS + 1
         values = [value for index, group in enumerate(some) for value in (index, *group, most, *group)]
-        for index, *counts in execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall():
+        for index, *counts in log.execute(" UNION ALL ".join([branch] * len(some)), values).fetchall():
             found[some[index]] = tuple(int(count or 0) for count in counts)
     return found

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 
-from django.db import connections
-
 from sqlqueue.conf import settings
 from sqlqueue.database.horizon import Horizon
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.database.transactions import refusal
 
 PROBE_PAUSES = (0.0, 0.01, 0.03)  # seconds before each probe of the publish gate
@@ -17,16 +15,16 @@ PROBE_PAUSES = (0.0, 0.01, 0.03)  # seconds before each probe of the publish gat
 ABOVE = 'SELECT {remaining} FROM sqlqueue_message{by_offset} WHERE "offset" > %s ORDER BY "offset" LIMIT 1'
 
 
-def probed(alias: str, known: int, highest: int) -> int:
+def probed(log: Log, known: int, highest: int) -> int:
     """Return the horizon after a few probes, at least `known`: what consumers know is as old as their heartbeats, and
     so behind messages published since.
 
     A replica does not show which transactions hold its primary's gate: there the log's end counts as the horizon.
     """
-    if settings.is_replica(alias):
+    if settings.is_replica(log.alias):
         return highest
-    if known < highest and not refusal(connections[alias]):
-        horizon = Horizon(alias)
+    if known < highest and not refusal(log.connection):
+        horizon = Horizon(log)
         for pause in PROBE_PAUSES:
             time.sleep(pause)
             if horizon.probe(highest) >= highest:
@@ -35,10 +33,10 @@ def probed(alias: str, known: int, highest: int) -> int:
     return known
 
 
-def horizon_lag(alias: str, known: int, highest: int) -> tuple[int, float]:
+def horizon_lag(log: Log, known: int, highest: int) -> tuple[int, float]:
     """Return how many offsets are above the horizon, and the age in seconds of the first message there."""
     if known >= highest:
         return 0, 0.0
-    text = ABOVE.replace("{remaining}", dialect(alias).remaining("created_at"))
-    row = execute(alias, text, (known,)).fetchone()
+    text = ABOVE.replace("{remaining}", log.dialect.remaining("created_at"))
+    row = log.execute(text, (known,)).fetchone()
     return highest - known, 0.0 if row is None else max(0.0, -float(row[0]))

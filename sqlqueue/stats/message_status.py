@@ -10,6 +10,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text
 from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED
 from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.database.log import Log, current_log
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import progress, relay
 from sqlqueue.log.placement import first_found
@@ -54,8 +55,8 @@ class MessageStatus:
     database: str = ""
 
     @property
-    def _alias(self) -> str:
-        return self.database or settings.DATABASE
+    def _log(self) -> Log:
+        return Log.of(self.database) if self.database else current_log()
 
     @property
     def finished(self) -> bool:
@@ -71,7 +72,7 @@ class MessageStatus:
         Raises TimeoutError; ConfigurationError inside a transaction of the queue's database, which would wait for
         itself; and Django's SynchronousOnlyOperation on an event loop.
         """
-        finished = until_finished(self._alias, self, MessageStatus._fresh, timeout)
+        finished = until_finished(self._log, self, MessageStatus._fresh, timeout)
         if finished is None:
             raise TimeoutError(
                 f"message {self.id!r} of topic {self.topic!r} is not settled in every group after {timeout} (seconds): "
@@ -85,7 +86,7 @@ class MessageStatus:
         fresh = get_status(self.topic, id=self.id, key=self.key)
         if fresh is not None or self.offset is None:
             return fresh or replace(self, groups={})
-        return replace(self, groups=_after_collection(self._alias, self))
+        return replace(self, groups=_after_collection(self._log, self))
 
 
 def get_status(topic: str, *, id: str, key: str = "") -> MessageStatus | None:
@@ -102,7 +103,7 @@ def get_status(topic: str, *, id: str, key: str = "") -> MessageStatus | None:
         raise InvalidMessage("id is empty: a message without an id of its own gets one, which publish returns")
     checked_text(key, "key", KEY_LENGTH)
     checked_text(topic, "topic", TOPIC_COLUMN)
-    require_declared(settings.DATABASE, topic)
+    require_declared(current_log(), topic)
     return _anywhere(topic, id, key, 0)
 
 
@@ -116,43 +117,43 @@ def _anywhere(topic: str, id: str, key: str, followed: int) -> MessageStatus | N
 
 
 def _found(topic: str, id: str, key: str, followed: int) -> MessageStatus | None:
-    def present(alias: str) -> MessageStatus | None:
-        return _present(alias, topic, id, key, followed)
+    def present(log: Log) -> MessageStatus | None:
+        return _present(log, topic, id, key, followed)
 
-    def collected(alias: str) -> MessageStatus | None:
-        return _collected(alias, topic, id, key, followed)
+    def collected(log: Log) -> MessageStatus | None:
+        return _collected(log, topic, id, key, followed)
 
     # What is kept of an earlier message of this id may be on a former database, and must not be taken for this one.
     return first_found(present, topic, key, id, afterwards=collected)
 
 
-def _present(alias: str, topic: str, id: str, key: str, followed: int) -> MessageStatus | None:
+def _present(log: Log, topic: str, id: str, key: str, followed: int) -> MessageStatus | None:
     """Return the status of a message that is in the log, or scheduled."""
     # The schedule first: a message may move from there into the log in between.
-    scheduled = _scheduled(alias, topic, id, key)
-    message = Message.objects.using(alias).of_id(topic, id, key)
+    scheduled = _scheduled(log, topic, id, key)
+    message = Message.objects.using(log.alias).of_id(topic, id, key)
     for found in message.without_content()[:1]:  # not first(), which would walk the primary key
-        return status_of(alias, found, followed)
+        return status_of(log, found, followed)
     return scheduled
 
 
 aget_status = async_twin(get_status)
 
 
-def status_of(alias: str, message: Message, followed: int = 0) -> MessageStatus:
+def status_of(log: Log, message: Message, followed: int = 0) -> MessageStatus:
     """Return the status of a message that is in the log. At most twelve statements, and fifteen for each replay.
     followed: how many replays have led to it."""
-    of_topic = registered_groups(alias, [message.topic])
+    of_topic = registered_groups(log, [message.topic])
     registered = of_topic[message.topic]
-    found = statuses_in(alias, [message], of_topic)[message.offset]
+    found = statuses_in(log, [message], of_topic)[message.offset]
     # After the delivery states: what these say was acked has its result.
-    kept = _results(alias, message.topic, message.message_id, message.partition_key)
+    kept = _results(log, message.topic, message.message_id, message.partition_key)
     results = {row.consumer_group: row for row in kept if row.message_offset == message.offset}
     settled = {one.group for one in found if one.finished}
     acked = {name for name, row in results.items() if row.outcome == ACKED}
-    receipts = _receipts(alias, message.offset, settled - acked)
+    receipts = _receipts(log, message.offset, settled - acked)
     running = any(one.state == IN_FLIGHT for one in found)
-    reported = progress.present(alias, message.offset, message.partition, message.priority) if running else {}
+    reported = progress.present(log, message.offset, message.partition, message.priority) if running else {}
     groups: dict[str, GroupStatus] = {}
     for one in found:
         if one.group not in settled:
@@ -167,14 +168,14 @@ def status_of(alias: str, message: Message, followed: int = 0) -> MessageStatus:
         groups[message.target_group] = GroupStatus(message.target_group, WAITING)
     groups = _with_replays(message.topic, message.partition_key, groups, receipts, followed)
     named = message.topic, message.message_id, message.partition_key
-    return MessageStatus(*named, message.offset, message.created_at, None, groups, settings.label(alias))
+    return MessageStatus(*named, message.offset, message.created_at, None, groups, log.label)
 
 
-def _after_collection(alias: str, status: MessageStatus) -> dict[str, GroupStatus]:
+def _after_collection(log: Log, status: MessageStatus) -> dict[str, GroupStatus]:
     """Return what is known of a message that was collected while its status was read again and again."""
     gone = Message(topic=status.topic, offset=status.offset, partition_key=status.key)
-    dead = dead_letters_of(alias, gone, list(status.groups))
-    receipts = _receipts(alias, gone.offset, set(status.groups))
+    dead = dead_letters_of(log, gone, list(status.groups))
+    receipts = _receipts(log, gone.offset, set(status.groups))
     groups = {name: _with_receipt(settled_as(name, dead.get(name)), receipts.get(name)) for name in status.groups}
     return _with_replays(status.topic, status.key, groups, receipts, 0)
 
@@ -198,10 +199,10 @@ def _with_replays(
     return groups
 
 
-def _scheduled(alias: str, topic: str, id: str, key: str) -> MessageStatus | None:
-    rows = ScheduledMessage.objects.using(alias).of_id(topic, id, key)
+def _scheduled(log: Log, topic: str, id: str, key: str) -> MessageStatus | None:
+    rows = ScheduledMessage.objects.using(log.alias).of_id(topic, id, key)
     row = next(iter(rows.only("target_group", "due_at", "created_at", "refusal")[:1]), None)
-    return None if row is None else _before_the_log(alias, topic, id, key, row)
+    return None if row is None else _before_the_log(log, topic, id, key, row)
 
 
 def _relayed(topic: str, id: str, key: str) -> MessageStatus | None:
@@ -210,45 +211,45 @@ def _relayed(topic: str, id: str, key: str) -> MessageStatus | None:
         return None
     names = _groups(found.target, topic, found.group)
     groups = {name: GroupStatus(name, RELAYED) for name in names}
-    return MessageStatus(topic, id, key, None, found.message.created_at, None, groups, found.target)
+    return MessageStatus(topic, id, key, None, found.message.created_at, None, groups, found.target.alias)
 
 
-def _groups(alias: str, topic: str, target: str) -> list[str]:
+def _groups(log: Log, topic: str, target: str) -> list[str]:
     """Return the groups that get a message which is not in the log yet."""
     if target:
         return [target]
-    registered = ConsumerGroup.objects.using(alias).filter(topic=topic).order_by("consumer_group")
+    registered = ConsumerGroup.objects.using(log.alias).filter(topic=topic).order_by("consumer_group")
     return list(registered.values_list("consumer_group", flat=True))
 
 
-def _before_the_log(alias: str, topic: str, id: str, key: str, row: ScheduledMessage) -> MessageStatus:
-    names, error = _groups(alias, topic, row.target_group), row.refusal or ""
+def _before_the_log(log: Log, topic: str, id: str, key: str, row: ScheduledMessage) -> MessageStatus:
+    names, error = _groups(log, topic, row.target_group), row.refusal or ""
     groups = {name: GroupStatus(name, SCHEDULED, error=error, next_attempt_at=row.due_at) for name in names}
-    return MessageStatus(topic, id, key, None, row.created_at, row.due_at, groups, settings.label(alias))
+    return MessageStatus(topic, id, key, None, row.created_at, row.due_at, groups, log.label)
 
 
-def _collected(alias: str, topic: str, id: str, key: str, followed: int) -> MessageStatus | None:
+def _collected(log: Log, topic: str, id: str, key: str, followed: int) -> MessageStatus | None:
     """Return what the kept results say of a message that is not in the log any more."""
-    rows = _results(alias, topic, id, key)
+    rows = _results(log, topic, id, key)
     if not rows:
         return None
     offset = max(row.message_offset for row in rows)
     groups = {row.consumer_group: _of_result(row) for row in rows if row.message_offset == offset}
-    receipts = _receipts(alias, offset, {name for name, one in groups.items() if one.state != ACKED})
+    receipts = _receipts(log, offset, {name for name, one in groups.items() if one.state != ACKED})
     groups = _with_replays(topic, key, groups, receipts, followed)
-    return MessageStatus(topic, id, key, offset, None, None, groups, settings.label(alias))
+    return MessageStatus(topic, id, key, offset, None, None, groups, log.label)
 
 
-def _results(alias: str, topic: str, id: str, key: str) -> list[Result]:
-    rows = Result.objects.using(alias).filter(message_id=id, topic=topic, partition_key=key)
+def _results(log: Log, topic: str, id: str, key: str) -> list[Result]:
+    rows = Result.objects.using(log.alias).filter(message_id=id, topic=topic, partition_key=key)
     return list(rows.filter(expires_at__gt=DatabaseNow()).order_by("consumer_group"))
 
 
-def _receipts(alias: str, offset: int, groups: set[str]) -> dict[str, Receipt]:
+def _receipts(log: Log, offset: int, groups: set[str]) -> dict[str, Receipt]:
     """Return the last receipt of each of these groups that says how the message ended."""
     if not groups:
         return {}
-    rows = Receipt.objects.using(alias).filter(message_offset=offset, consumer_group__in=groups)
+    rows = Receipt.objects.using(log.alias).filter(message_offset=offset, consumer_group__in=groups)
     ends = rows.filter(outcome__in=(ACKED, DEAD, REPLAYED)).order_by("-id")[:MOST_RECEIPTS]
     return {row.consumer_group: row for row in reversed(list(ends))}
 

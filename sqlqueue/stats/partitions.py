@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
+from sqlqueue.database.log import Log
 from sqlqueue.models import DeliveryState, PartitionLease
 from sqlqueue.stats.backlogs import backlogs_of
 from sqlqueue.stats.blocked import blocked_in_partitions
@@ -49,26 +50,26 @@ class PartitionStats:
 
 
 def partition_stats(
-    alias: str, topic: str, group: str, outside_hours: bool = False, working_for: float | None = None
+    log: Log, topic: str, group: str, outside_hours: bool = False, working_for: float | None = None
 ) -> list[PartitionStats]:
     """Return every partition and priority of a group, those that need attention first. At most 10,000 of its delivery
     states and of its ranges are counted. outside_hours, working_for: as in GroupSurvey, so that nothing is called stuck
     that is not to move."""
-    partitions = partitions_of(alias, topic, group)
-    first = first_unacked(alias, partitions)
+    partitions = partitions_of(log, topic, group)
+    first = first_unacked(log, partitions)
     behind = [stored for stored in partitions if stored in first]
-    backlogs = backlogs_of(alias, behind)
+    backlogs = backlogs_of(log, behind)
     mine = {"topic": topic, "consumer_group": group}
-    leases = PartitionLease.objects.using(alias).filter(**mine).values_list("partition", "holder")
+    leases = PartitionLease.objects.using(log.alias).filter(**mine).values_list("partition", "holder")
     holders = dict(leases)
-    states = _states(alias, topic, group)
+    states = _states(log, topic, group)
     failing = behind if may_be_full(sum(map(len, states.values())), MOST_ROWS) else []
-    alive = processes(alias)
-    limits = limits_reached(alias, failing, backlogs, alive.horizon if alive.alive else None)
-    in_flight = dispatched(alias, first)
+    alive = processes(log)
+    limits = limits_reached(log, failing, backlogs, alive.horizon if alive.alive else None)
+    in_flight = dispatched(log, first)
     standing = () if outside_hours else stuck_partitions(behind, first, limits, in_flight, alive.work, working_for)
     stuck = {(one.partition, one.priority): one.why for one in standing}
-    ranges = blocked_in_partitions(alias, topic, group, MOST_ROWS)
+    ranges = blocked_in_partitions(log, topic, group, MOST_ROWS)
     found = []
     for stored in partitions:
         number = stored.partition, stored.priority
@@ -100,8 +101,8 @@ def partition_stats(
     return sorted(found, key=lambda one: one.order)
 
 
-def _states(alias: str, topic: str, group: str) -> dict[tuple[int, int], list[DeliveryState]]:
-    rows = DeliveryState.objects.using(alias).filter(topic=topic, consumer_group=group)
+def _states(log: Log, topic: str, group: str) -> dict[tuple[int, int], list[DeliveryState]]:
+    rows = DeliveryState.objects.using(log.alias).filter(topic=topic, consumer_group=group)
     columns = ("partition", "priority", "message_offset", "acked", "in_flight", "retry_count")
     found: dict[tuple[int, int], list[DeliveryState]] = defaultdict(list)
     for row in rows.only(*columns)[:MOST_ROWS]:

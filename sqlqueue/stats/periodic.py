@@ -9,6 +9,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from sqlqueue.core.periodic import ScheduleDefinition, from_text
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.ticks import ScheduleRow, read_rows
 
@@ -40,9 +41,9 @@ class UpcomingTick(NamedTuple):
     schedule: str
 
 
-def schedules(alias: str) -> list[ScheduleStatus]:
+def schedules(log: Log) -> list[ScheduleStatus]:
     """Return all periodic schedules by name."""
-    return sorted(map(status, read_rows(alias)), key=lambda one: one.name)
+    return sorted(map(status, read_rows(log)), key=lambda one: one.name)
 
 
 def status(row: ScheduleRow) -> ScheduleStatus:
@@ -75,12 +76,12 @@ def _state(row: ScheduleRow) -> str:
     return "refused" if row.refusal else "active"
 
 
-def upcoming(alias: str, days: float, name: str = "", most: int = MOST_UPCOMING) -> list[UpcomingTick]:
+def upcoming(log: Log, days: float, name: str = "", most: int = MOST_UPCOMING) -> list[UpcomingTick]:
     """Return the ticks of the next days, at most so many, in the order of their times; of one schedule if it is named.
 
     A schedule that is paused or undeclared shows what it would publish.
     """
-    rows = read_rows(alias, " WHERE name = %s", (name,)) if name else read_rows(alias)
+    rows = read_rows(log, " WHERE name = %s", (name,)) if name else read_rows(log)
     several = []
     for row in rows:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.models.partition_lease import WAITS
 from sqlqueue.stats import sampling
 
@@ -52,21 +52,21 @@ class StoredPartition(NamedTuple):
     holder: str = ""
 
 
-def all_partitions(alias: str) -> list[StoredPartition]:
+def all_partitions(log: Log) -> list[StoredPartition]:
     """Return every partition and priority of every group."""
-    return _read(alias, PARTITIONS, ())
+    return _read(log, PARTITIONS, ())
 
 
-def partitions_of(alias: str, topic: str, group: str = "") -> list[StoredPartition]:
+def partitions_of(log: Log, topic: str, group: str = "") -> list[StoredPartition]:
     """Return the partitions of a topic's groups, or of one group, by partition and priority."""
     where, values = (ONE_GROUP, (topic, group)) if group else (ONE_TOPIC, (topic,))
-    found = _read(alias, PARTITIONS + where, values)
+    found = _read(log, PARTITIONS + where, values)
     return sorted(found, key=lambda stored: (stored.partition, stored.priority))
 
 
-def _read(alias: str, statement: str, values: Sequence[object]) -> list[StoredPartition]:
-    text = statement.replace("{waits}", WAITS).replace("{settled}", dialect(alias).remaining("o.updated_at"))
-    rows = execute(alias, text, values).fetchall()
+def _read(log: Log, statement: str, values: Sequence[object]) -> list[StoredPartition]:
+    text = statement.replace("{waits}", WAITS).replace("{settled}", log.dialect.remaining("o.updated_at"))
+    rows = log.execute(text, values).fetchall()
     return [
         StoredPartition._make(
             (
@@ -80,15 +80,15 @@ def _read(alias: str, statement: str, values: Sequence[object]) -> list[StoredPa
     ]
 
 
-def first_unacked(alias: str, partitions: Sequence[StoredPartition]) -> dict[StoredPartition, tuple[int, float]]:
+def first_unacked(log: Log, partitions: Sequence[StoredPartition]) -> dict[StoredPartition, tuple[int, float]]:
     """Return the offset and the age of the first message above each watermark, where there is one."""
-    sql = dialect(alias)
+    sql = log.dialect
     branch = sql.branch.format(FIRST.strip()).replace("{remaining}", sql.remaining("created_at"))
     found: dict[StoredPartition, tuple[int, float]] = {}
     for some in sampling.chunks(partitions, sampling.PARTITIONS_AT_ONCE):
         values: list[object] = []
         for index, stored in enumerate(some):
             values += (index, *sql.range_values(stored.topic, stored.partition, stored.priority, stored.watermark))
-        for index, offset, remaining in execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall():
+        for index, offset, remaining in log.execute(" UNION ALL ".join([branch] * len(some)), values).fetchall():
             found[some[index]] = (offset, max(0.0, -float(remaining)))
     return found

@@ -13,6 +13,7 @@ from django.db.models.expressions import Combinable
 
 from sqlqueue.conf import settings
 from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.database.log import Log
 from sqlqueue.models import SubscriberHeartbeat
 from sqlqueue.models.subscriber_heartbeat import STREAM
 
@@ -70,13 +71,13 @@ class Processes(NamedTuple):
     work: Work
 
 
-def processes(alias: str) -> Processes:
+def processes(log: Log) -> Processes:
     """Read all heartbeats: a row for each process and group. One statement."""
     lives = _condition(SubscriberHeartbeat.objects.living())
     now = DatabaseNow()
     busy = _condition(Q(runs_until__gt=now))
     idle = _condition(Q(progressed_at__lt=now - timedelta(seconds=STANDS_STILL)))
-    heartbeats = SubscriberHeartbeat.objects.using(alias).annotate(lives=lives, busy=busy, idle=idle)
+    heartbeats = SubscriberHeartbeat.objects.using(log.alias).annotate(lives=lives, busy=busy, idle=idle)
     found = list(heartbeats.values_list(*COLUMNS, *OF_DEAD, *OF_WORK))
     rows = [row for row in found if row[7]]
     members: dict[tuple[str, str], int] = defaultdict(int)

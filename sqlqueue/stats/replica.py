@@ -4,45 +4,44 @@ from __future__ import annotations
 
 from django.db.models import Max
 
-from sqlqueue.conf import settings
 from sqlqueue.database import clock
 from sqlqueue.database.horizon import highest_offset
-from sqlqueue.database.statements import dialect
+from sqlqueue.database.log import Log, current_log
 from sqlqueue.exceptions import HorizonUnknown
 from sqlqueue.models import SubscriberHeartbeat
 
 
-def newest_heartbeat(alias: str) -> float | None:
+def newest_heartbeat(log: Log) -> float | None:
     """Return the age in seconds of the newest heartbeat on a replica; None if there is none. Two statements.
 
     The replica is behind by no more than that, if the servers' clocks agree: it has what was committed before.
     """
-    newest = SubscriberHeartbeat.objects.using(alias).aggregate(newest=Max("beat_at"))["newest"]
-    return None if newest is None else max(0.0, (clock.now(alias) - clock.moment(newest)).total_seconds())
+    newest = SubscriberHeartbeat.objects.using(log.alias).aggregate(newest=Max("beat_at"))["newest"]
+    return None if newest is None else max(0.0, (clock.now(log) - clock.moment(newest)).total_seconds())
 
 
-def replicated_horizon(alias: str) -> int:
+def replicated_horizon(log: Log) -> int:
     """Return a horizon that holds on a replica: the highest one that a heartbeat there tells.
 
     A consumer process probes the primary's gate before it writes its heartbeat, and a replica commits in the same
     order: when it has the heartbeat it has all that was published up to that offset. Raises HorizonUnknown if no
     heartbeat has arrived: what is visible there says nothing of what still comes below it.
     """
-    if not dialect(alias).gated:  # transactions that publish come one after another
-        return highest_offset(alias)
-    horizon = SubscriberHeartbeat.objects.using(alias).aggregate(highest=Max("horizon"))["highest"]
-    if not horizon and highest_offset(alias):
+    if not log.dialect.gated:  # transactions that publish come one after another
+        return highest_offset(log)
+    horizon = SubscriberHeartbeat.objects.using(log.alias).aggregate(highest=Max("horizon"))["highest"]
+    if not horizon and highest_offset(log):
         raise HorizonUnknown(
-            f"the heartbeats of consumer processes tell up to where the replica {alias!r} has every message, and it has"
-            " none: start a process, or read the primary"
+            f"the heartbeats of consumer processes tell up to where the replica {log.alias!r} has every message, and"
+            " it has none: start a process, or read the primary"
         )
     return horizon or 0
 
 
-def missing_tables(alias: str) -> str:
+def missing_tables(log: Log) -> str:
     """Return the sentence for a replica without the queue's tables, or with those of another version."""
     return (
-        f"the replica {alias!r} (READ_ALIAS) does not have the queue's tables of this version: they come by replication"
-        f" from {settings.DATABASE!r}, where `migrate` creates them. Does it replicate that database, and is it far"
-        " behind?"
+        f"the replica {log.alias!r} (READ_ALIAS) does not have the queue's tables of this version: they come by"
+        f" replication from {current_log().alias!r}, where `migrate` creates them. Does it replicate that database,"
+        " and is it far behind?"
     )

@@ -7,6 +7,7 @@ from itertools import product
 from typing import NamedTuple
 
 from sqlqueue.database.horizon import highest_offset
+from sqlqueue.database.log import Log
 from sqlqueue.log import layouts
 from sqlqueue.models import ConsumerGroup, Offset, Topic
 from sqlqueue.stats.counting import NONE, Range, count
@@ -35,43 +36,43 @@ class Positions(NamedTuple):
 
 
 def count_above(
-    alias: str, topic: str, offset: int, partition: int | None = None, group: str | None = None
+    log: Log, topic: str, offset: int, partition: int | None = None, group: str | None = None
 ) -> RewindPreview:
     """Count the messages of a topic (or one partition) above an offset, and what moving a group there would do.
 
     Exact up to sampling.EXACT messages on each side of the group's positions, beyond that estimated. A few statements
     for every 60 partitions and priorities. Messages for another target group count, too.
     """
-    options = Topic.objects.using(alias).filter(name=topic).first()
+    options = Topic.objects.using(log.alias).filter(name=topic).first()
     if options is None:
         return RewindPreview(0, 0, 0, False)
-    partitions = layouts.numbers(alias, topic) if partition is None else [partition]
-    positions = positions_of(alias, topic, group) if group else Positions({}, offset)
-    highest = highest_offset(alias)
+    partitions = layouts.numbers(log, topic) if partition is None else [partition]
+    positions = positions_of(log, topic, group) if group else Positions({}, offset)
+    highest = highest_offset(log)
     between, beyond, read = [], [], []
     for empty, position in positions.each(topic, partitions, options.priorities):
         between.append(empty._replace(low=min(offset, position), high=max(offset, position), part_of="between"))
         beyond.append(empty._replace(low=max(offset, position), high=max(offset, position, highest)))
         read.append(position > offset)
-    counts, estimated = count_ranges(alias, [*between, *beyond])
+    counts, estimated = count_ranges(log, [*between, *beyond])
     inside, after = counts[: len(between)], counts[len(between) :]
     again = sum(count for count, was_read in zip(inside, read) if was_read)
     skipped = sum(inside) - again
     return RewindPreview(again + sum(after), again, skipped, estimated)
 
 
-def positions_of(alias: str, topic: str, group: str) -> Positions:
+def positions_of(log: Log, topic: str, group: str) -> Positions:
     """Return the group's positions."""
-    groups = ConsumerGroup.objects.using(alias).filter(topic=topic, consumer_group=group)
+    groups = ConsumerGroup.objects.using(log.alias).filter(topic=topic, consumer_group=group)
     start = groups.values_list("start", flat=True).first() or 0
-    rows = Offset.objects.using(alias).filter(topic=topic, consumer_group=group)
+    rows = Offset.objects.using(log.alias).filter(topic=topic, consumer_group=group)
     found = rows.values_list("partition", "priority", "position")
     return Positions({(p, q): position for p, q, position in found}, start)
 
 
-def count_ranges(alias: str, ranges: list[Range]) -> tuple[list[int], bool]:
+def count_ranges(log: Log, ranges: list[Range]) -> tuple[list[int], bool]:
     """Return how many messages each range has, and whether any of these counts is an estimate."""
     filled = [one for one in ranges if one.low < one.high]
-    counts = dict(zip(filled, count(alias, filled)))
+    counts = dict(zip(filled, count(log, filled)))
     found = [counts.get(one, NONE) for one in ranges]
     return [one.messages for one in found], any(one.estimated for one in found)

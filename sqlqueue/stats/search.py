@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.database.validation import TopicInfo
 from sqlqueue.log import layouts
 from sqlqueue.models import Message, Result, ScheduledMessage, Topic
@@ -38,49 +38,49 @@ class KeySearch(NamedTuple):
     reached: int | None
 
 
-def topic_of(alias: str, name: str) -> TopicInfo | None:
+def topic_of(log: Log, name: str) -> TopicInfo | None:
     """Return a topic's partitions and priorities; None if there is no such topic, which is not created."""
-    row = Topic.objects.using(alias).filter(name=name).values_list("name", "partitions", "priorities").first()
+    row = Topic.objects.using(log.alias).filter(name=name).values_list("name", "partitions", "priorities").first()
     return TopicInfo(*row) if row else None
 
 
-def newest(alias: str, topic: TopicInfo, most: int, low: int = 0, high: int = HIGHEST) -> list[int]:
+def newest(log: Log, topic: TopicInfo, most: int, low: int = 0, high: int = HIGHEST) -> list[int]:
     """Return the highest offsets of a topic that are above `low` and at or below `high`, highest first."""
-    return sorted(_ends(alias, NEWEST, topic, most, low, high), reverse=True)[:most]
+    return sorted(_ends(log, NEWEST, topic, most, low, high), reverse=True)[:most]
 
 
-def oldest(alias: str, topic: TopicInfo, most: int, low: int = 0, high: int = HIGHEST) -> list[int]:
+def oldest(log: Log, topic: TopicInfo, most: int, low: int = 0, high: int = HIGHEST) -> list[int]:
     """Return the lowest offsets of a topic that are above `low` and at or below `high`, lowest first."""
-    return sorted(_ends(alias, OLDEST, topic, most, low, high))[:most]
+    return sorted(_ends(log, OLDEST, topic, most, low, high))[:most]
 
 
-def by_id(alias: str, topic: TopicInfo, id: str, most: int, key: str | None = None) -> list[int]:
+def by_id(log: Log, topic: TopicInfo, id: str, most: int, key: str | None = None) -> list[int]:
     """Return the offsets of an id, at most `most`, highest first. key: of this key only; None: of any, one for each."""
-    rows = Message.objects.using(alias)
+    rows = Message.objects.using(log.alias)
     found = rows.of_any_key(topic.name, id, most) if key is None else rows.of_id(topic.name, id, key).only("offset")
     return sorted((message.offset for message in found), reverse=True)
 
 
-def keys_of(alias: str, topic: str, id: str) -> set[str]:
+def keys_of(log: Log, topic: str, id: str) -> set[str]:
     """Return the keys under which the log, the schedule and kept results have an id, at most MOST_KEYS of each. Three
     statements, by the unique indexes of the ids."""
-    found = {message.partition_key for message in Message.objects.using(alias).of_any_key(topic, id, MOST_KEYS)}
-    kept = Result.objects.using(alias).filter(topic=topic, message_id=id)
+    found = {message.partition_key for message in Message.objects.using(log.alias).of_any_key(topic, id, MOST_KEYS)}
+    kept = Result.objects.using(log.alias).filter(topic=topic, message_id=id)
     found.update(kept.values_list("partition_key", flat=True).distinct()[:MOST_KEYS])
     # In the order of the unique index, and by a range, or PostgreSQL might read all of the topic by the index of keys.
-    waiting = ScheduledMessage.objects.using(alias).filter(topic=topic, message_id__range=(id, id))
+    waiting = ScheduledMessage.objects.using(log.alias).filter(topic=topic, message_id__range=(id, id))
     waiting = waiting.order_by("topic", "message_id", "partition_key")
     found.update(waiting.values_list("partition_key", flat=True)[:MOST_KEYS])
     return found
 
 
-def by_key(alias: str, topic: TopicInfo, key: str, most: int, low: int = 0, high: int = HIGHEST) -> KeySearch:
+def by_key(log: Log, topic: TopicInfo, key: str, most: int, low: int = 0, high: int = HIGHEST) -> KeySearch:
     """Search a key's partitions, one of each epoch, backwards for its messages; looks at no more than 20,000
     messages."""
-    streams = [(number, priority) for number in _partitions(alias, topic, key) for priority in range(topic.priorities)]
+    streams = [(number, priority) for number in _partitions(log, topic, key) for priority in range(topic.priorities)]
     found: list[int] = []
     for _ in range(STEPS):
-        step = _step(alias, topic, streams, key, low, high)
+        step = _step(log, topic, streams, key, low, high)
         found += step.offsets
         if len(found) > most:
             return KeySearch(found[:most], found[most - 1])
@@ -90,23 +90,23 @@ def by_key(alias: str, topic: TopicInfo, key: str, most: int, low: int = 0, high
     return KeySearch(found, high + 1)
 
 
-def _partitions(alias: str, topic: TopicInfo, key: str) -> list[int]:
+def _partitions(log: Log, topic: TopicInfo, key: str) -> list[int]:
     """Return the key's partition in each epoch; a dead letter is in the one that its message's partition goes to."""
     if topic.name.endswith(DEAD_LETTER_SUFFIX):
-        original = topic_of(alias, topic.name.removesuffix(DEAD_LETTER_SUFFIX))
+        original = topic_of(log, topic.name.removesuffix(DEAD_LETTER_SUFFIX))
         if original is not None:
-            epochs = layouts.epochs(alias, original.name, retired=True)
+            epochs = layouts.epochs(log, original.name, retired=True)
             return sorted({epoch.partition_of(key) % topic.partitions for epoch in epochs})
-    return [epoch.partition_of(key) for epoch in layouts.epochs(alias, topic.name)]
+    return [epoch.partition_of(key) for epoch in layouts.epochs(log, topic.name)]
 
 
-def _step(alias: str, topic: TopicInfo, streams: Sequence[tuple[int, int]], key: str, low: int, high: int) -> KeySearch:
-    sql = dialect(alias)
+def _step(log: Log, topic: TopicInfo, streams: Sequence[tuple[int, int]], key: str, low: int, high: int) -> KeySearch:
+    sql = log.dialect
     most = max(1, SCANNED_AT_ONCE // len(streams))
     values: list[object] = []
     for index, stream in enumerate(streams):
         values += (index, *sql.range_values(topic.name, *stream, low, high), most)
-    rows = execute(alias, _union(alias, KEYS, len(streams)), values).fetchall()
+    rows = log.execute(_union(log, KEYS, len(streams)), values).fetchall()
     # Stop where the shortest read of any stream stopped: what another one has read below that is read again.
     reads: dict[int, list[int]] = {}
     for index, offset, _ in rows:
@@ -116,10 +116,10 @@ def _step(alias: str, topic: TopicInfo, streams: Sequence[tuple[int, int]], key:
     return KeySearch(sorted(found, reverse=True), reached)
 
 
-def _ends(alias: str, text: str, topic: TopicInfo, most: int, low: int, high: int) -> list[int]:
-    sql = dialect(alias)
+def _ends(log: Log, text: str, topic: TopicInfo, most: int, low: int, high: int) -> list[int]:
+    sql = log.dialect
     partitions = [
-        (number, priority) for number in layouts.numbers(alias, topic.name) for priority in range(topic.priorities)
+        (number, priority) for number in layouts.numbers(log, topic.name) for priority in range(topic.priorities)
     ]
     found: list[int] = []
     for start in range(0, len(partitions), PARTITIONS_AT_ONCE):
@@ -127,15 +127,15 @@ def _ends(alias: str, text: str, topic: TopicInfo, most: int, low: int, high: in
         values: list[Any] = []
         for partition, priority in some:
             values += (*sql.range_values(topic.name, partition, priority, low, high), most)
-        found += [offset for (offset,) in execute(alias, _union(alias, text, len(some)), values).fetchall()]
+        found += [offset for (offset,) in log.execute(_union(log, text, len(some)), values).fetchall()]
     return found
 
 
-def _union(alias: str, text: str, branches: int) -> str:
-    return " UNION ALL ".join([dialect(alias).branch.format(text.strip())] * branches)
+def _union(log: Log, text: str, branches: int) -> str:
+    return " UNION ALL ".join([log.dialect.branch.format(text.strip())] * branches)
 
 
-def messages_at(alias: str, offsets: Sequence[int], *columns: str) -> list[Message]:
+def messages_at(log: Log, offsets: Sequence[int], *columns: str) -> list[Message]:
     """Return the messages at these offsets, highest first; with these columns only, if any are named."""
-    found = Message.objects.using(alias).filter(offset__in=offsets)
+    found = Message.objects.using(log.alias).filter(offset__in=offsets)
     return list((found.only(*columns) if columns else found).order_by("-offset"))

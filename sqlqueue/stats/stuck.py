@@ -11,6 +11,7 @@ from operator import or_
 from django.db.models import Q
 
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
+from sqlqueue.database.log import Log
 from sqlqueue.models import DeliveryState
 from sqlqueue.stats import sampling
 from sqlqueue.stats.backlogs import Backlog
@@ -39,7 +40,7 @@ class Stuck:
 
 
 def limits_reached(
-    alias: str, failing: Iterable[StoredPartition], backlogs: dict[StoredPartition, Backlog], horizon: int | None
+    log: Log, failing: Iterable[StoredPartition], backlogs: dict[StoredPartition, Backlog], horizon: int | None
 ) -> dict[StoredPartition, str]:
     """Return which partitions have reached a limit, so that nothing new is read there: "full" or "held".
 
@@ -50,17 +51,17 @@ def limits_reached(
         for stored, backlog in backlogs.items()
         if horizon is not None and backlog.first > horizon and backlog.last > stored.claimed
     ]
-    full = full_partitions(alias, [stored for stored in failing if stored in backlogs])
-    return {**dict.fromkeys(held_partitions(alias, beyond), "held"), **dict.fromkeys(full, "full")}
+    full = full_partitions(log, [stored for stored in failing if stored in backlogs])
+    return {**dict.fromkeys(held_partitions(log, beyond), "held"), **dict.fromkeys(full, "full")}
 
 
-def dispatched(alias: str, first: dict[StoredPartition, tuple[int, float]]) -> set[StoredPartition]:
+def dispatched(log: Log, first: dict[StoredPartition, tuple[int, float]]) -> set[StoredPartition]:
     """Return the partitions whose oldest message has a row, and has been in flight for long: it has not failed, but
     waits for a thread, or its handler runs. No statement if there is none with a row."""
     found: set[StoredPartition] = set()
     old = [stored for stored, (offset, age) in first.items() if offset <= stored.position and age > STANDS_STILL]
     by_key = {(one.topic, one.group, one.partition, one.priority, first[one][0]): one for one in old}
-    in_flight = DeliveryState.objects.using(alias).unsettled().exclude(in_flight=NOT_IN_FLIGHT)
+    in_flight = DeliveryState.objects.using(log.alias).unsettled().exclude(in_flight=NOT_IN_FLIGHT)
     for some in sampling.chunks(list(by_key), sampling.PARTITIONS_AT_ONCE):
         of_some = reduce(or_, (Q(**dict(zip(KEY, key))) for key in some))
         found.update(by_key[key] for key in in_flight.filter(of_some).values_list(*KEY))

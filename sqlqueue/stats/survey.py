@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from django.db import connections
-
 from sqlqueue.conf import settings
 from sqlqueue.core import effects
 from sqlqueue.core.effects import Count
@@ -21,6 +19,7 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import clock, write_probe
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import highest_offset
+from sqlqueue.database.log import Log, current_log
 from sqlqueue.database.transactions import in_test_case
 from sqlqueue.database.write_probe import Writing
 from sqlqueue.log import layouts
@@ -102,18 +101,18 @@ class Reads:
     changes: dict[str, ChangeSurvey]  # by topic
 
 
-def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
+def survey(log: Log, only: str = "", only_group: str = "") -> Survey:
     """Read the stats of the whole queue, or of only one topic and its groups, or of one of these. `subscribers` always
     counts all that are alive; what effects have is counted unless one group is asked for."""
-    probe = None if only or in_test_case(connections[alias]) else write_probe.start(_primary(alias))
-    reads = _read(alias, only, only_group)
-    alive, highest, taken_at = reads.processes.alive, reads.highest, database_time(alias)
-    lag, age = horizon_lag(alias, reads.horizon, highest) if alive else (0, 0.0)
+    probe = None if only or in_test_case(log.connection) else write_probe.start(_primary(log))
+    reads = _read(log, only, only_group)
+    alive, highest, taken_at = reads.processes.alive, reads.highest, database_time(log)
+    lag, age = horizon_lag(log, reads.horizon, highest) if alive else (0, 0.0)
     elsewhere = set() if only else {*reads.scheduled, *reads.refused} - {topic.name for topic in reads.topics}
     return Survey(
         taken_at,
         tuple(_topic_surveys(reads)),
-        tuple(_group_surveys(reads, clock.moment(taken_at), rates(alias, taken_at))),
+        tuple(_group_surveys(reads, clock.moment(taken_at), rates(log, taken_at))),
         alive,
         highest,
         lag,
@@ -125,37 +124,37 @@ def survey(alias: str, only: str = "", only_group: str = "") -> Survey:
         reads.processes.deaths,
         late_ones(reads.processes, taken_at),
         probe.outcome() if probe else Writing(),
-        settings.label(_primary(alias)),
+        _primary(log).label,
     )
 
 
-def _primary(alias: str) -> str:
-    return settings.DATABASE if settings.is_replica(alias) else alias
+def _primary(log: Log) -> Log:
+    return current_log() if settings.is_replica(log.alias) else log
 
 
-def _read(alias: str, only: str, only_group: str) -> Reads:
-    highest = highest_offset(alias)
-    partitions = partitions_of(alias, only, only_group) if only else all_partitions(alias)
-    first = first_unacked(alias, partitions)
-    backlogs = backlogs_of(alias, [stored for stored in partitions if stored in first])
-    topics = topics_of(alias, only)
-    processes = read_processes(alias)
-    horizon = probed(alias, processes.horizon, highest) if processes.alive else processes.horizon
-    groups = stored_groups(alias, only, only_group)
-    states = states_of(alias, list(groups))
-    blocked = blocked_in_groups(alias, list(groups), sampling.MOST_ROWS)
-    dead_letters = dead_letters_in(alias, [topic.name for topic in topics if topic.name.endswith(DEAD_LETTER_SUFFIX)])
+def _read(log: Log, only: str, only_group: str) -> Reads:
+    highest = highest_offset(log)
+    partitions = partitions_of(log, only, only_group) if only else all_partitions(log)
+    first = first_unacked(log, partitions)
+    backlogs = backlogs_of(log, [stored for stored in partitions if stored in first])
+    topics = topics_of(log, only)
+    processes = read_processes(log)
+    horizon = probed(log, processes.horizon, highest) if processes.alive else processes.horizon
+    groups = stored_groups(log, only, only_group)
+    states = states_of(log, list(groups))
+    blocked = blocked_in_groups(log, list(groups), sampling.MOST_ROWS)
+    dead_letters = dead_letters_in(log, [topic.name for topic in topics if topic.name.endswith(DEAD_LETTER_SUFFIX)])
     all_dead_letters: dict[str, int] = defaultdict(int)
     for (topic_name, group), count in dead_letters.items():
         all_dead_letters[topic_name] += count if group else 0
-    unread = with_messages(alias, {topic.name for topic in topics} - {topic for topic, _group in groups})
-    scheduled, refused = scheduled_in(alias, False), scheduled_in(alias, True)
-    epochs = {topic.name: layouts.epochs(alias, topic.name) for topic in topics if topic.altered}  # type: ignore[attr-defined]
+    unread = with_messages(log, {topic.name for topic in topics} - {topic for topic, _group in groups})
+    scheduled, refused = scheduled_in(log, False), scheduled_in(log, True)
+    epochs = {topic.name: layouts.epochs(log, topic.name) for topic in topics if topic.altered}  # type: ignore[attr-defined]
     failing = [one for one in first if may_be_full(states.get((one.topic, one.group), (0,))[0], sampling.MOST_ROWS)]
-    limits = limits_reached(alias, failing, backlogs, horizon if processes.alive else None)
+    limits = limits_reached(log, failing, backlogs, horizon if processes.alive else None)
     counts = (
         groups,
-        limited_groups(alias, groups),
+        limited_groups(log, groups),
         states,
         blocked,
         dead_letters,
@@ -164,10 +163,10 @@ def _read(alias: str, only: str, only_group: str) -> Reads:
         scheduled,
         refused,
         limits,
-        dispatched(alias, first),
-        {} if only_group else _effects_of(alias, [topic.name for topic in topics]),
+        dispatched(log, first),
+        {} if only_group else _effects_of(log, [topic.name for topic in topics]),
         epochs,
-        changes(alias, topics),
+        changes(log, topics),
     )
     return Reads(highest, partitions, first, backlogs, topics, processes, horizon, *counts)
 
@@ -247,14 +246,14 @@ def _topic_surveys(reads: Reads) -> Iterator[TopicSurvey]:
         )
 
 
-def _effects_of(alias: str, topics: list[str]) -> dict[str, dict[str, Count]]:
+def _effects_of(log: Log, topics: list[str]) -> dict[str, dict[str, Count]]:
     found: dict[str, dict[str, Count]] = {}
     for effect in effects.registered():
-        for topic, counts in effect.survey(alias, topics).items():
+        for topic, counts in effect.survey(log, topics).items():
             found.setdefault(topic, {}).update(counts)
     return found
 
 
-def database_time(alias: str) -> datetime:
+def database_time(log: Log) -> datetime:
     """Return the time by the database's clock."""
-    return PublishGate.objects.using(alias).annotate(now=DatabaseNow()).values_list("now", flat=True)[0]
+    return PublishGate.objects.using(log.alias).annotate(now=DatabaseNow()).values_list("now", flat=True)[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlqueue.core.epochs import numbers_of
 from sqlqueue.database.horizon import Horizon, highest_offset
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.log import layouts
 from sqlqueue.log.fetch import STREAMS_OF_ONE_FETCH, WATCH_SPAN, watch
 from sqlqueue.models import Message, Topic
@@ -23,15 +23,15 @@ class Tail:
     """
 
     def __init__(
-        self, alias: str, topic: Topic, after: int, partition: int | None = None, key: str | None = None
+        self, log: Log, topic: Topic, after: int, partition: int | None = None, key: str | None = None
     ) -> None:
-        self.alias, self.topic, self.after = alias, topic.name, after
+        self.log, self.topic, self.after = log, topic.name, after
         self._partition, self._key, self._priorities = partition, key, topic.priorities
         self.forget()
 
     def forget(self) -> None:
         """Drop what is known of open publishing transactions: the connection to the database was lost."""
-        self._horizon = Horizon(self.alias)
+        self._horizon = Horizon(self.log)
         self._highest = 0
 
     @property
@@ -41,7 +41,7 @@ class Tail:
 
     def read(self) -> list[Message]:
         """Return the next messages, at most 1,000; none if there is nothing new up to the horizon."""
-        self._highest = highest_offset(self.alias)
+        self._highest = highest_offset(self.log)
         horizon = self._horizon.probe(self._highest)
         if horizon <= self.after:
             return []
@@ -49,19 +49,19 @@ class Tail:
         streams = [(number, priority) for number in self._partitions() for priority in range(self._priorities)]
         offsets = self._next(streams, horizon)
         self.after = offsets[-1] if len(offsets) == AT_ONCE else horizon
-        return list(Message.objects.using(self.alias).filter(offset__in=offsets).order_by("offset"))
+        return list(Message.objects.using(self.log.alias).filter(offset__in=offsets).order_by("offset"))
 
     def _partitions(self) -> list[int]:
         if self._partition is not None:
             return [self._partition]
-        epochs = layouts.epochs(self.alias, self.topic)
+        epochs = layouts.epochs(self.log, self.topic)
         return numbers_of(epochs) if self._key is None else [epoch.partition_of(self._key) for epoch in epochs]
 
     def _next(self, streams: list[tuple[int, int]], horizon: int) -> list[int]:
         if horizon - self.after <= WATCH_SPAN:
-            counts = watch(self.alias, self.after, horizon)
+            counts = watch(self.log, self.after, horizon)
             streams = [stream for stream in streams if (self.topic, *stream) in counts]
-        sql = dialect(self.alias)
+        sql = self.log.dialect
         offsets: list[int] = []
         for start in range(0, len(streams), STREAMS_OF_ONE_FETCH):
             some = streams[start : start + STREAMS_OF_ONE_FETCH]
@@ -69,5 +69,5 @@ class Tail:
             for stream in some:
                 values += (*sql.range_values(self.topic, *stream, self.after, horizon), AT_ONCE)
             text = " UNION ALL ".join([sql.branch.format(NEXT)] * len(some))
-            offsets += [offset for (offset,) in execute(self.alias, text, values).fetchall()]
+            offsets += [offset for (offset,) in self.log.execute(text, values).fetchall()]
         return sorted(offsets)[:AT_ONCE]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db.models import Sum
 
 from sqlqueue.database.fields import DatabaseNow
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.models import Activity
 from sqlqueue.stats import sampling
 
@@ -73,38 +73,38 @@ class Rate:
 NO_RATE = Rate(0.0, 0.0, None)
 
 
-def add(alias: str, counts: Sequence[SettledCounts]) -> None:
+def add(log: Log, counts: Sequence[SettledCounts]) -> None:
     """Add counts to the current minute, by the database's clock."""
     row = f"(%s, %s, {{minute}}, {', '.join(['%s'] * len(COUNTS))})"
-    upsert = dialect(alias).upsert(KEY, ADDED)
-    execute(alias, f"{ADD} {', '.join([row] * len(counts))} {upsert}", [value for row in counts for value in row])
+    upsert = log.dialect.upsert(KEY, ADDED)
+    log.execute(f"{ADD} {', '.join([row] * len(counts))} {upsert}", [value for row in counts for value in row])
 
 
-def has_backlogs(alias: str) -> bool:
+def has_backlogs(log: Log) -> bool:
     """Tell whether a process has recorded the backlogs of this minute."""
-    return execute(alias, HAS_BACKLOGS).fetchone() is not None
+    return log.execute(HAS_BACKLOGS).fetchone() is not None
 
 
-def record_backlogs(alias: str, seen: Survey) -> None:
+def record_backlogs(log: Log, seen: Survey) -> None:
     """Record how far behind each group is now."""
     if not seen.groups:
         return
     values = [value for one in seen.groups for value in (one.topic, one.group, one.lag, one.oldest_age or 0.0)]
     rows = ", ".join(["(%s, %s, {minute}, %s, %s)"] * len(seen.groups))
-    execute(alias, f"{BACKLOG} {rows} {dialect(alias).upsert(KEY, SET)}", values)
+    log.execute(f"{BACKLOG} {rows} {log.dialect.upsert(KEY, SET)}", values)
 
 
-def forget(alias: str) -> None:
+def forget(log: Log) -> None:
     """Delete what is older than a week, some rows at a time."""
-    old = Activity.objects.using(alias).filter(minute__lt=DatabaseNow() - KEPT)
+    old = Activity.objects.using(log.alias).filter(minute__lt=DatabaseNow() - KEPT)
     while ids := list(old.order_by("minute").values_list("id", flat=True)[:FORGOTTEN_AT_ONCE]):
-        execute(alias, dialect(alias).delete("sqlqueue_activity", "id", len(ids)), ids)
+        log.execute(log.dialect.delete("sqlqueue_activity", "id", len(ids)), ids)
 
 
-def rates(alias: str, now: datetime) -> dict[tuple[str, str], Rate]:
+def rates(log: Log, now: datetime) -> dict[tuple[str, str], Rate]:
     """Return the rates of every (topic, group) that did something in the last five minutes. One statement."""
     since = now - RECENT
-    rows = Activity.objects.using(alias).filter(minute__gte=since).order_by("minute")
+    rows = Activity.objects.using(log.alias).filter(minute__gte=since).order_by("minute")
     found: dict[tuple[str, str], list[Activity]] = defaultdict(list)
     for row in rows:
         found[row.topic, row.consumer_group].append(row)
@@ -181,23 +181,25 @@ def _slope(start: Activity, end: Activity) -> float:
     return ((start.lag or 0) - (end.lag or 0)) / (end.minute - start.minute).total_seconds()
 
 
-def series(alias: str, topic: str, group: str, since: datetime) -> list[Activity]:
+def series(log: Log, topic: str, group: str, since: datetime) -> list[Activity]:
     """Return a group's minutes since then, oldest first; a minute in which nothing happened has no row."""
     return list(
-        Activity.objects.using(alias).filter(topic=topic, consumer_group=group, minute__gte=since).order_by("minute")
+        Activity.objects.using(log.alias)
+        .filter(topic=topic, consumer_group=group, minute__gte=since)
+        .order_by("minute")
     )
 
 
-def totals(alias: str, since: datetime) -> list[dict[str, Any]]:
+def totals(log: Log, since: datetime) -> list[dict[str, Any]]:
     """Return the sums over all groups, minute by minute, oldest first: acked, retried, dead, and lag (None if no
     process measured it)."""
-    rows = Activity.objects.using(alias).filter(minute__gte=since).values("minute").order_by("minute")
+    rows = Activity.objects.using(log.alias).filter(minute__gte=since).values("minute").order_by("minute")
     return list(rows.annotate(acked=Sum("acked"), retried=Sum("retried"), dead=Sum("dead"), lag=Sum("lag")))
 
 
-def lags(alias: str, since: datetime) -> dict[tuple[str, str], list[tuple[datetime, int]]]:
+def lags(log: Log, since: datetime) -> dict[tuple[str, str], list[tuple[datetime, int]]]:
     """Return the lag of every (topic, group) by minute, oldest first. One statement."""
-    rows = Activity.objects.using(alias).filter(minute__gte=since, lag__isnull=False).order_by("minute")
+    rows = Activity.objects.using(log.alias).filter(minute__gte=since, lag__isnull=False).order_by("minute")
     found: dict[tuple[str, str], list[tuple[datetime, int]]] = defaultdict(list)
     for topic, group, minute, lag in rows.values_list("topic", "consumer_group", "minute", "lag"):
         found[topic, group].append((minute, lag))

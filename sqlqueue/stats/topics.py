@@ -9,7 +9,7 @@ from django.db.models import Exists, OuterRef
 
 from sqlqueue.core.effects import Count
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.log.layouts import with_present
 from sqlqueue.models import EpochSlot, Layout, Topic, dead_letter_topic
 from sqlqueue.stats import sampling
@@ -64,43 +64,43 @@ class TopicSurvey:
     change: ChangeSurvey | None = None
 
 
-def topics_of(alias: str, only: str) -> list[Topic]:
+def topics_of(log: Log, only: str) -> list[Topic]:
     """Return every topic, or only one and its dead-letter topic; `altered` says whether its partitions were changed,
     and `turning` whether they are being changed."""
-    layouts = Layout.objects.using(alias).filter(topic=OuterRef("name"), base__gt=0)
-    slots = EpochSlot.objects.using(alias).filter(topic=OuterRef("name"))
+    layouts = Layout.objects.using(log.alias).filter(topic=OuterRef("name"), base__gt=0)
+    slots = EpochSlot.objects.using(log.alias).filter(topic=OuterRef("name"))
     topics = (
-        with_present(Topic.objects.using(alias))
+        with_present(Topic.objects.using(log.alias))
         .order_by("name")
         .annotate(altered=Exists(layouts), turning=Exists(slots))
     )
     return list(topics.filter(name__in=[only, dead_letter_topic(only)]) if only else topics)
 
 
-def dead_letters_in(alias: str, topics: Sequence[str]) -> dict[tuple[str, str], int]:
+def dead_letters_in(log: Log, topics: Sequence[str]) -> dict[tuple[str, str], int]:
     """Return how many dead letters these dead-letter topics have, by topic and the group in which they failed."""
-    branch = dialect(alias).branch.format(DEAD_LETTERS.strip())
+    branch = log.dialect.branch.format(DEAD_LETTERS.strip())
     found: dict[tuple[str, str], int] = {}
     for some in sampling.chunks(topics, sampling.TABLES_AT_ONCE):
         values = [value for index, topic in enumerate(some) for value in (index, topic, sampling.MOST_ROWS)]
-        for index, group, count in execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall():
+        for index, group, count in log.execute(" UNION ALL ".join([branch] * len(some)), values).fetchall():
             found[some[index], group] = count
     return found
 
 
-def with_messages(alias: str, topics: Iterable[str]) -> set[str]:
+def with_messages(log: Log, topics: Iterable[str]) -> set[str]:
     """Return which of these topics have messages; dead-letter topics are left out."""
     names = sorted(name for name in topics if not name.endswith(DEAD_LETTER_SUFFIX))
-    branch = dialect(alias).branch.format(ANY)
+    branch = log.dialect.branch.format(ANY)
     found: set[str] = set()
     for some in sampling.chunks(names, sampling.TABLES_AT_ONCE):
         values = [value for index, name in enumerate(some) for value in (index, name)]
-        rows = execute(alias, " UNION ALL ".join([branch] * len(some)), values).fetchall()
+        rows = log.execute(" UNION ALL ".join([branch] * len(some)), values).fetchall()
         found |= {some[index] for (index,) in rows}
     return found
 
 
-def scheduled_in(alias: str, refused: bool) -> dict[str, tuple[int, int]]:
+def scheduled_in(log: Log, refused: bool) -> dict[str, tuple[int, int]]:
     """Return by topic how many messages are scheduled (or refused), and how many of them are overdue."""
-    rows = execute(alias, SCHEDULED, (round(OVERDUE * 1_000_000), refused, sampling.MOST_ROWS)).fetchall()
+    rows = log.execute(SCHEDULED, (round(OVERDUE * 1_000_000), refused, sampling.MOST_ROWS)).fetchall()
     return {topic: (count, int(overdue)) for topic, count, overdue in rows}

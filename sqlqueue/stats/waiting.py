@@ -7,9 +7,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol, TypeVar
 
-from django.db import connections
-
 from sqlqueue.conf import settings
+from sqlqueue.database.log import Log
 from sqlqueue.database.transactions import in_test_case
 from sqlqueue.exceptions import ConfigurationError, seconds
 from sqlqueue.log.settle_notices import SettleWatch
@@ -31,7 +30,7 @@ Status = TypeVar("Status", bound=Waited)
 
 
 def until_finished(
-    alias: str, status: Status, read: Callable[[Status], Status], timeout: float | timedelta
+    log: Log, status: Status, read: Callable[[Status], Status], timeout: float | timedelta
 ) -> Status | None:
     """Return the status once it is finished, or None if it is not after so many seconds. read: returns the present
     status from the last one.
@@ -43,9 +42,9 @@ def until_finished(
     status = read(status)
     if status.finished:
         return status
-    _refuse_transaction(alias)
+    _refuse_transaction(log)
     pause: float = settings.POLL_INTERVAL
-    with SettleWatch(alias, status.topic) as watch:
+    with SettleWatch(log, status.topic) as watch:
         while True:
             if status.offset is not None:
                 watch.ask(status.offset)  # before the read, which shows what was settled until now
@@ -59,8 +58,8 @@ def until_finished(
             pause = min(2 * pause, settings.IDLE_POLL_INTERVAL)
 
 
-def _refuse_transaction(alias: str) -> None:
-    connection = connections[alias]
+def _refuse_transaction(log: Log) -> None:
+    connection = log.connection
     if in_test_case(connection):
         raise ConfigurationError("in a TestCase nothing is delivered by itself: call sqlqueue.testing.drain() first")
     if connection.in_atomic_block or not connection.get_autocommit():

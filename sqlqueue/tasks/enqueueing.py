@@ -7,12 +7,13 @@ from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from django.db import IntegrityError, connections, transaction
+from django.db import IntegrityError
 from django.utils import timezone
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import new_id
 from sqlqueue.core.new_message import NewMessage
+from sqlqueue.database.log import Log, home_log
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import task_states
 from sqlqueue.log.batches import publish_in_block
@@ -55,7 +56,7 @@ def enqueue(
     if id is not None and (known := stored(id)) is not None:
         return Enqueued(result_with(known, task_of(known)), False)
     topic = task_states.topic_of(task.queue_name)
-    alias = settings.home
+    log = home_log()
     _refuse_other_transactions(topic)
     priority, now = int(task.priority), timezone.now()
     payload = {
@@ -73,9 +74,9 @@ def enqueue(
     if at is not None and timezone.is_naive(at):  # USE_TZ is off
         at = timezone.make_aware(at)
     # In the caller's transaction what is refused must not end it.
-    alone = not connections[alias].in_atomic_block
-    with transaction.atomic(using=alias) if alone else nullcontext():
-        stream = stream_of(priority, to_publish(alias, topic).priorities)
+    alone = not log.connection.in_atomic_block
+    with log.atomic() if alone else nullcontext():
+        stream = stream_of(priority, to_publish(log, topic).priorities)
         message = NewMessage(
             payload, id=payload["id"], headers={PRIORITY_HEADER: priority}, priority=stream, at=at, expires=expires
         )
@@ -83,18 +84,18 @@ def enqueue(
         state = task_states.new(payload)
         if id is None:
             publish_in_block(topic, message)
-            state.save(using=alias, force_insert=True)
-        elif (other := _store_named(alias, state, topic, message)) is not None:
+            state.save(using=log.alias, force_insert=True)
+        elif (other := _store_named(log, state, topic, message)) is not None:
             return Enqueued(result_with(other, task_of(other)), False)
     return Enqueued(result_with(state, task), True)
 
 
-def _store_named(alias: str, state: TaskState, topic: str, message: NewMessage) -> TaskState | None:
+def _store_named(log: Log, state: TaskState, topic: str, message: NewMessage) -> TaskState | None:
     """Store a task under an id that another transaction may be storing, too, and publish its message; return the state
     of that other one if it is there. Nothing is left of what is refused."""
     try:
-        with transaction.atomic(using=alias):
-            state.save(using=alias, force_insert=True)
+        with log.atomic():
+            state.save(using=log.alias, force_insert=True)
             if publish_in_block(topic, message).status == IGNORED:
                 raise InvalidMessage(
                     f"the id {state.pk!r} was that of a task whose result is deleted, and whose message is still there:"
@@ -102,16 +103,16 @@ def _store_named(alias: str, state: TaskState, topic: str, message: NewMessage) 
                 )
     except IntegrityError:
         # As it was last committed: the snapshot of the caller's transaction may be older.
-        return TaskState.objects.using(alias).select_for_update().get(pk=state.pk)
+        return TaskState.objects.using(log.alias).select_for_update().get(pk=state.pk)
     return None
 
 
 def _refuse_other_transactions(topic: str) -> None:
     """Raise InvalidMessage if transactions are open, and none on DATABASE, where tasks are."""
     opened = open_logs() if settings.several else []
-    if opened and settings.home not in opened:
+    if opened and home_log() not in opened:
         raise InvalidMessage(
-            f"the tasks of topic {topic!r} are on DATABASE, {settings.home!r}, and the open transaction is on "
+            f"the tasks of topic {topic!r} are on DATABASE, {home_log().alias!r}, and the open transaction is on "
             f"{opened[0]!r}: they would not commit together. Enqueue it with transaction.on_commit(…, using=…)"
         )
 

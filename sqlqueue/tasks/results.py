@@ -10,8 +10,8 @@ from typing import Any
 
 from django.utils.module_loading import import_string
 
-from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import message_of
+from sqlqueue.database.log import home_log
 from sqlqueue.models import TaskState
 from sqlqueue.models.task_state import SUCCESSFUL, TASK_ID_LENGTH
 from sqlqueue.tasks.interface import Task, TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
@@ -30,7 +30,7 @@ def result_of(id: object) -> TaskResult:
 
 def stored(id: str) -> TaskState | None:
     """Return the state of a task, None if there is none."""
-    return TaskState.objects.using(settings.home).filter(pk=id).first()
+    return TaskState.objects.using(home_log().alias).filter(pk=id).first()
 
 
 def is_id(id: object) -> bool:

@@ -22,6 +22,7 @@ from sqlqueue.core.not_run import check_has_run
 from sqlqueue.core.outcomes import VisibilityTimeout, describe, message_of, storable
 from sqlqueue.database import retries
 from sqlqueue.database.limits import packet
+from sqlqueue.database.log import current_log
 from sqlqueue.database.weight import LIGHT, OVERHEAD, weight
 from sqlqueue.exceptions import LeaseLost, Postpone, Reject, Retry, WorkerEnded
 from sqlqueue.log import task_states
@@ -72,7 +73,7 @@ class _Attempt:
     """One attempt of one task. obstacle: what keeps it from being run."""
 
     def __init__(self, delivery: Delivery, fresh: TaskState, policy: Policy, obstacle: Exception | None):
-        self.alias, self.delivery = settings.DATABASE, delivery
+        self.log, self.delivery = current_log(), delivery
         self.sender = _sender(fresh.backend)
         self.policy, self.obstacle = policy, obstacle
         running = Running(
@@ -83,9 +84,7 @@ class _Attempt:
             f"attempt {delivery.attempt - 1} ended without an outcome: its visibility timeout passed, or the outcome "
             "could not be stored",
         )
-        self.state = task_states.begin(
-            self.alias, fresh, running, Overrun(overrun, self.policy.max_attempts), self._lost
-        )
+        self.state = task_states.begin(self.log, fresh, running, Overrun(overrun, self.policy.max_attempts), self._lost)
         self.task: Task = task_of(self.state)
 
     def run(self) -> None:
@@ -153,7 +152,7 @@ class _Attempt:
 
     def _packet(self) -> int:
         # The server may have closed the connection while the task ran: that is no error of the task's.
-        most = retries.patiently(self.alias, packet, self.alias, give_up=self._lost)
+        most = retries.patiently(self.log, packet, self.log, give_up=self._lost)
         if most is None:
             raise LeaseLost
         return most
@@ -186,7 +185,7 @@ class _Attempt:
 
     def _store(self, status: str) -> bool:
         self.state.status = status
-        if task_states.end(self.alias, self.state, self._lost):
+        if task_states.end(self.log, self.state, self._lost):
             return True
         # A later attempt has begun, or the state was deleted: what this one did is not the task's outcome.
         logger.warning(logfmt("task_outcome_ignored", id=self.state.pk, task=self.state.path, status=status))

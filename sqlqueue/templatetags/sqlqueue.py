@@ -16,6 +16,7 @@ from django.utils.text import capfirst
 
 from sqlqueue.conf import settings
 from sqlqueue.core.logfmt import printable
+from sqlqueue.database.log import current_log
 from sqlqueue.database.tables import is_beside_the_log
 from sqlqueue.stats import moments
 
@@ -53,7 +54,7 @@ def labelled(row: Sequence[str], headers: Sequence[Mapping[str, Any]]) -> Iterat
 def databases(context: Mapping[str, Any]) -> dict[str, Any]:
     """Show the database that a page is about, and the others, with links to their pages where the project has any.
     Nothing if there is one log only."""
-    here = settings.label(settings.DATABASE)
+    here = current_log().label
     names = [alias for alias in settings.aliases if alias != here] if here else []
     opts = context.get("opts")
     page = "index"

@@ -11,6 +11,7 @@ from sqlqueue.core.keys import partition_of
 from sqlqueue.log.groups import register
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, Receipt, Request, Topic
+from tests.logs import LOG
 
 AT_ONCE = 5_000
 ERROR = """Traceback (most recent call last):
@@ -29,7 +30,7 @@ class Crowd:
             Topic.objects.create(name=name, partitions=partitions, priorities=1)
         Topic.objects.create(name="busy", partitions=8, priorities=2)
         for group in self.groups:
-            register("default", group, "t")
+            register(LOG, group, "t")
         self.insert(self.published(messages - letters, partitions))
         originals = Message.objects.filter(topic="t").order_by("offset").values_list("offset", flat=True)
         self.insert(self.died(list(originals[:letters]), partitions))

@@ -23,16 +23,15 @@ from sqlqueue.stats.survey import survey
 from tests.admin.test_overview import page, words
 from tests.api.asking import OPTIONS, TOKEN, bearing
 from tests.consuming import Consuming
+from tests.logs import LOG
 from tests.management.running import run
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.once
 
-ALIAS = "default"
-
 
 def found(kind: str) -> list[Finding]:
-    return [one for one in findings(survey(ALIAS)) if one.kind == kind]
+    return [one for one in findings(survey(LOG)) if one.kind == kind]
 
 
 @pytest.fixture
@@ -48,17 +47,17 @@ def trouble(consuming: Consuming, settings: Any) -> None:
     for number in range(3):
         publish("orders", "bad", key=str(number))
     consuming.drain()
-    register(ALIAS, "books", "orders", start="earliest")
-    pause(ALIAS, "orders", "books")
+    register(LOG, "books", "orders", start="earliest")
+    pause(LOG, "orders", "books")
     publish("parcels", 1)
     ScheduledMessage.objects.create(topic="no such name!", payload=1)
-    move_due(ALIAS)
+    move_due(LOG)
     ScheduledMessage.objects.create(topic="orders", payload=1, due_at=timezone.now() - timedelta(minutes=5))
 
 
 def test_the_overview_the_doctor_and_the_health_endpoint_tell_the_same(trouble: None, admin_client: Client) -> None:
     with translation.override(None):
-        expected = findings(survey(ALIAS))
+        expected = findings(survey(LOG))
     assert {one.kind for one in expected} == {"no_consumers", "dead_letters", "paused", "unread", "refused", "late"}
     shown = words(page(admin_client)).replace("&#x27;", "'")
     doctors = json.loads(run("queuedoctor", "--json").out)["findings"]
@@ -81,10 +80,10 @@ def test_nothing_needs_attention_where_all_is_well(consuming: Consuming, admin_c
     consuming.consumer("orders", lambda delivery: None, group="mail")
     publish("orders", 1)
     consuming.drain()
-    [only] = findings(survey(ALIAS))
+    [only] = findings(survey(LOG))
     assert (only.kind, only.severity) == ("no_consumers", "note")  # and nothing waits for one
     consuming.start()
-    wait_until(lambda: findings(survey(ALIAS)) == [], message=lambda: findings(survey(ALIAS)))
+    wait_until(lambda: findings(survey(LOG)) == [], message=lambda: findings(survey(LOG)))
     assert "What needs attention Nothing" in words(page(admin_client))
 
 
@@ -97,7 +96,7 @@ def test_dead_letters_need_attention_until_they_are_gone(trouble: None) -> None:
 
 
 def test_dead_letters_of_a_group_that_was_removed_are_told_as_well(trouble: None) -> None:
-    remove(ALIAS, "mail", "orders")
+    remove(LOG, "mail", "orders")
     [letters] = found(finding_kinds.DEAD_LETTERS)
     assert letters.text == "orders has 3 dead letters of groups that are not registered any more."
 
@@ -108,14 +107,14 @@ def test_a_paused_group_is_told_with_its_backlog_and_is_neither_away_nor_stuck(t
     assert "books of orders is paused: 3 messages wait for it" in paused.text
     assert not found(finding_kinds.AWAY)
     assert not found(finding_kinds.STUCK)
-    assert {one.stuck for one in partition_stats(ALIAS, "orders", "books")} == {""}
-    resume(ALIAS, "orders", "books")
+    assert {one.stuck for one in partition_stats(LOG, "orders", "books")} == {""}
+    resume(LOG, "orders", "books")
     assert not found(finding_kinds.PAUSED)
     assert found(finding_kinds.AWAY)
-    assert "standing" in {one.stuck for one in partition_stats(ALIAS, "orders", "books")}
-    pause(ALIAS, "orders")
+    assert "standing" in {one.stuck for one in partition_stats(LOG, "orders", "books")}
+    pause(LOG, "orders")
     assert found(finding_kinds.PAUSED)
-    assert {one.stuck for one in partition_stats(ALIAS, "orders", "books")} == {""}
+    assert {one.stuck for one in partition_stats(LOG, "orders", "books")} == {""}
 
 
 def test_a_topic_without_a_group_is_told_once_it_has_messages(consuming: Consuming) -> None:
@@ -124,7 +123,7 @@ def test_a_topic_without_a_group_is_told_once_it_has_messages(consuming: Consumi
     publish("parcels", 1)
     [unread] = found(finding_kinds.UNREAD)
     assert unread.text.startswith("parcels has messages, and no consumer group")
-    register(ALIAS, "depot", "parcels")
+    register(LOG, "depot", "parcels")
     assert not found(finding_kinds.UNREAD)
 
 
@@ -145,7 +144,7 @@ def test_what_was_refused_for_a_topic_that_does_not_exist_is_told(trouble: None)
 def test_what_a_user_may_not_see_is_not_told(
     trouble: None, staff: Callable[..., Client], permission: str, kinds: set[str]
 ) -> None:
-    every = findings(survey(ALIAS))
+    every = findings(survey(LOG))
     text = words(page(staff("view_overview", permission)))
     told = {one.kind for one in every if one.text in text}
     assert told == kinds | {"no_consumers"}
@@ -158,7 +157,7 @@ def test_it_is_told_in_the_readers_language_and_to_machines_in_english(
 ) -> None:
     settings.LANGUAGE_CODE = "de"
     with translation.override("de"):
-        german = findings(survey(ALIAS))
+        german = findings(survey(LOG))
         shown = words(page(admin_client))
         doctors = run("queuedoctor").out
     assert all(one.text in shown for one in german)

@@ -24,6 +24,7 @@ from sqlqueue.operations.requests import carry_out
 from sqlqueue.operations.reschedule_requests import WaitingDeliveries, request_rescheduling
 from tests.admin.stage import EVIL, Stage
 from tests.consuming import Consuming
+from tests.logs import LOG
 from tests.transactions import OpenTransaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -178,7 +179,7 @@ class TestRescheduling:
         assert (made.topic, made.consumer_group, made.rate) == ("t", "g", 5.0)
         assert (made.options["error"], made.options["attempts"]) == ("LATER", 0)
         assert made.ordered_by == "admin"
-        while carry_out("default"):
+        while carry_out(LOG):
             pass
         page = admin_client.get(reverse("admin:sqlqueue_request_change", args=[made.pk])).content.decode()
         assert "1 of 1: done" in page
@@ -232,7 +233,7 @@ class TestRescheduling:
         self, admin_client: Client, stage: Stage, monkeypatch: Any
     ) -> None:
         monkeypatch.setattr(requests, "MOST_GROUPS", 1)
-        register("default", "another", "t")
+        register(LOG, "another", "t")
         page = admin_client.get(self.address()).content.decode()
         assert "another of t" in page
         assert "audit of t" not in page
@@ -240,7 +241,7 @@ class TestRescheduling:
         assert "g of t" in listed  # the one that the link names is always there
 
     def test_is_cancelled(self, admin_client: Client, stage: Stage) -> None:
-        made = request_rescheduling("default", WaitingDeliveries("t", "g"), rate=1)
+        made = request_rescheduling(LOG, WaitingDeliveries("t", "g"), rate=1)
         stop = reverse("admin:sqlqueue_request_cancel", args=[made.pk])
         assert admin_client.get(stop).status_code == 405
         assert "Cancelled. What was done stays done." in admin_client.post(stop, follow=True).content.decode()
@@ -249,7 +250,7 @@ class TestRescheduling:
         assert made.state == CANCELLED
 
     def test_needs_its_permissions(self, staff: Callable[..., Client], stage: Stage) -> None:
-        made = request_rescheduling("default", WaitingDeliveries("t", "g"))
+        made = request_rescheduling(LOG, WaitingDeliveries("t", "g"))
         page = reverse("admin:sqlqueue_request_change", args=[made.pk])
         stop = reverse("admin:sqlqueue_request_cancel", args=[made.pk])
         sent = {"of": group().pk, "delay": "0"}
@@ -265,7 +266,7 @@ class TestRescheduling:
         strict = staff("view_request", "reschedule_deliverystate", csrf=True)
         assert strict.post(self.address(), sent).status_code == strict.post(stop).status_code == 403
         assert Request.objects.count() == 1
-        while carry_out("default"):
+        while carry_out(LOG):
             pass
         made.refresh_from_db()
         assert made.state == DONE
@@ -273,7 +274,7 @@ class TestRescheduling:
     def test_what_is_typed_is_escaped(self, admin_client: Client, stage: Stage) -> None:
         page = admin_client.get(self.address(), {"of": group().pk, "delay": "0", "count": "1", "error": EVIL})
         assert "<script>alert" not in page.content.decode()
-        made = request_rescheduling("default", WaitingDeliveries("t", "g", error="later <script>alert"))
+        made = request_rescheduling(LOG, WaitingDeliveries("t", "g", error="later <script>alert"))
         shown = admin_client.get(reverse("admin:sqlqueue_request_change", args=[made.pk])).content.decode()
         assert escape("later <script>alert") in shown
         assert "<script>alert" not in shown

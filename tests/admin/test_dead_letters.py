@@ -19,6 +19,7 @@ from sqlqueue.stats import dead_letters
 from tests.admin.stage import EVIL, Stage
 from tests.consuming import Consuming
 from tests.factories import DeadLetterFactory, TopicFactory
+from tests.logs import LOG
 
 pytestmark = pytest.mark.once
 
@@ -101,7 +102,7 @@ def kinds(stage: Stage) -> list[str]:
 
 def test_failures_are_sorted_however_many_topics_there_are(kinds: list[str], monkeypatch: Any) -> None:
     monkeypatch.setattr(dead_letters, "TOPICS_AT_ONCE", 2)
-    found = dead_letters.failures("default", kinds)
+    found = dead_letters.failures(LOG, kinds)
     assert sorted((kind.topic, kind.dead_letters) for kind in found.kinds) == [(name, 2) for name in kinds]
     assert (found.unread, found.hidden) == ([], 0)
 
@@ -163,7 +164,7 @@ def test_a_whole_fingerprint_is_replayed_after_a_trial(admin_client: Client, sta
     entry = LogEntry.objects.get()
     assert (entry.action_flag, entry.object_id) == (ADDITION, str(replay.pk))
     stage.mend()
-    carry_out("default")
+    carry_out(LOG)
     stage.consuming.drain()
     assert stage.seen[-1] == {"dead": EVIL}
     html = admin_client.get(reverse("admin:sqlqueue_request_change", args=[replay.pk])).content.decode()
@@ -189,7 +190,7 @@ def test_a_selection_is_replayed(admin_client: Client, stage: Stage) -> None:
     admin_client.post(action_url("replay"), {"topic": "t", "_selected_action": chosen, "confirmed": "1"})
     replay = Request.objects.get()
     assert (replay.options["offsets"], replay.options["trial"], replay.rate) == (chosen, False, None)
-    while carry_out("default"):
+    while carry_out(LOG):
         pass
     assert left() == stage.dead_letters[:1]
 

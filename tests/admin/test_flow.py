@@ -12,6 +12,7 @@ from sqlqueue.log.flow import declare
 from sqlqueue.log.groups import register
 from sqlqueue.models import ConsumerGroup
 from tests.admin.test_overview import page, words
+from tests.logs import LOG
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
@@ -21,8 +22,8 @@ NIGHT = "22:00-06:00 Europe/Berlin"
 @pytest.fixture(autouse=True)
 def group() -> ConsumerGroup:
     publish("orders", 1)
-    register("default", "books", "orders")
-    declare("default", {("books", "orders"): checked_flow({"active": NIGHT}, [])})
+    register(LOG, "books", "orders")
+    declare(LOG, {("books", "orders"): checked_flow({"active": NIGHT}, [])})
     return ConsumerGroup.objects.get()
 
 
@@ -94,5 +95,5 @@ def test_it_needs_its_permission(staff: Callable[..., Client], group: ConsumerGr
 
 
 def test_nothing_is_said_of_a_group_without_any(staff: Callable[..., Client], group: ConsumerGroup) -> None:
-    declare("default", {("books", "orders"): Flow()})
+    declare(LOG, {("books", "orders"): Flow()})
     assert "Active hours" not in words(page(staff("view_consumergroup"), path(group, "change")))

@@ -16,6 +16,7 @@ from sqlqueue.log.groups import register
 from sqlqueue.models import ConsumerGroup, Message, Offset, Topic
 from tests.admin.test_overview import page, words
 from tests.consuming import Consuming
+from tests.logs import LOG
 
 pytestmark = pytest.mark.once
 
@@ -88,7 +89,7 @@ def test_pausing_needs_its_permission_and_a_token_and_is_noted(
 
 
 def test_many_are_paused_at_once(group: ConsumerGroup, staff: Callable[..., Client]) -> None:
-    register("default", "other", "orders")
+    register(LOG, "other", "orders")
     keys = list(ConsumerGroup.objects.values_list("pk", flat=True))
     data = {"action": "pause_selected", "_selected_action": keys}
     listed = "/admin/sqlqueue/consumergroup/"
@@ -151,7 +152,7 @@ def test_a_rewind_to_a_time(group: ConsumerGroup, consuming: Consuming, staff: C
 
 
 def test_a_group_that_is_behind_may_skip(consuming: Consuming, staff: Callable[..., Client]) -> None:
-    register("default", "mail", "orders")
+    register(LOG, "mail", "orders")
     publish_many("orders", range(COUNT))
     client = staff("view_consumergroup", "replay_consumergroup")
     where = address(ConsumerGroup.objects.get(), "move")

@@ -20,6 +20,7 @@ from tests.factories import (
     TopicFactory,
     this_minute,
 )
+from tests.logs import LOG
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
@@ -32,7 +33,7 @@ def many(settings: object) -> ConsumerGroup:
     """Three groups of a topic with PARTITIONS, each behind and failing in all of them, and the LETTERS of one."""
     settings.SQLQUEUE = {"TOPICS": {"wide": {"partitions": PARTITIONS}}, "WAKE": False}
     for name in ("a", "b", "c"):
-        register("default", name, "wide")
+        register(LOG, name, "wide")
     publish_many("wide", [NewMessage(number, key=str(number)) for number in range(4_000)])
     TopicFactory(name="wide_dlq", partitions=PARTITIONS)
     DeadLetterFactory.insert(

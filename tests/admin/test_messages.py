@@ -27,6 +27,7 @@ from sqlqueue.stats.moments import moment
 from tests.admin.stage import EVIL, Stage
 from tests.consuming import Consuming
 from tests.factories import ReceiptFactory
+from tests.logs import LOG
 from tests.processes import wait_until
 
 LIST = "admin:sqlqueue_message_changelist"
@@ -61,7 +62,7 @@ def test_the_page_of_a_scheduled_message_has_its_times(admin_client: Client, con
     due = timezone.now() - timedelta(hours=5)
     publish("t", 1, at=due)
     sleep(0.002)  # the page shows milliseconds
-    move_due("default")
+    move_due(LOG)
     plain, scheduled = publish("t", 2).offset, Message.objects.get(payload=1).offset
     found = re.findall(
         r'<th scope="row">(Published|Due|Entered the log)</th><td>(.*?)</td>', page(admin_client, scheduled)
@@ -278,12 +279,12 @@ def test_a_delivery_is_rescheduled(admin_client: Client, stage: Stage) -> None:
 
 def test_a_delivery_gets_another_priority(admin_client: Client, consuming: Consuming, settings: Any) -> None:
     settings.SQLQUEUE = {**settings.SQLQUEUE, "TOPICS": {"t": {"priorities": 2}}}
-    register("default", "g", "t")
+    register(LOG, "g", "t")
     unread = publish("t", "urgent", priority=1).offset
     give(admin_client, "reschedule", [unread], group="g", delay="0", priority="0")
     copy = Message.objects.exclude(offset=unread).get()
     assert (copy.priority, copy.target_group, copy.payload) == (0, "g", "urgent")
-    assert status("default", Message.objects.get(offset=unread), "g").state == ACKED or (
+    assert status(LOG, Message.objects.get(offset=unread), "g").state == ACKED or (
         DeliveryState.objects.get(message_offset=unread).acked
     )
 
@@ -299,7 +300,7 @@ def test_a_wrong_priority_changes_nothing(admin_client: Client, stage: Stage) ->
             assert answer.status_code == 200, wanted
             assert "errorlist" in answer.content.decode() or "errornote" in answer.content.decode()
     assert Message.objects.count() == before
-    assert status("default", Message.objects.get(offset=stage.failing), "g").state == RETRYING
+    assert status(LOG, Message.objects.get(offset=stage.failing), "g").state == RETRYING
     assert not LogEntry.objects.exists()
 
 

@@ -22,6 +22,7 @@ from tests.factories import (
     ScheduledMessageFactory,
     TopicFactory,
 )
+from tests.logs import LOG
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.once
@@ -47,7 +48,7 @@ def test_the_index_leads_there(admin_client: Client) -> None:
 
 
 def test_a_group_that_is_away_is_told_and_its_backlog_counted(consuming: Consuming, admin_client: Client) -> None:
-    register("default", "mail", "orders")
+    register(LOG, "mail", "orders")
     publish_many("orders", range(30))
     text = words(page(admin_client))
     assert "No consumer process is alive." in text
@@ -92,16 +93,16 @@ def test_a_partition_without_owner_is_told(consuming: Consuming, admin_client: C
     consuming.end_hosts()
     from sqlqueue.leases.heartbeat import beat
 
-    beat("default", "somebody", [("mail", "orders")], 60.0)
+    beat(LOG, "somebody", [("mail", "orders")], 60.0)
     PartitionLease.objects.update(holder="somebody", valid_until=timezone.now() + timedelta(hours=1))
     PartitionLease.objects.filter(partition=2).update(holder="", valid_until=None)
     assert "1 partition of mail of orders has no owner: it is not read." in words(page(admin_client))
 
 
 def test_what_is_paused_refused_or_late_is_told(consuming: Consuming, admin_client: Client) -> None:
-    register("default", "mail", "orders")
+    register(LOG, "mail", "orders")
     publish("orders", 1)
-    pause("default", "orders", "mail")
+    pause(LOG, "orders", "mail")
     ScheduledMessageFactory(topic="orders", refused=True, refusal="too long")
     ScheduledMessageFactory(topic="orders", due_at=timezone.now() - timedelta(minutes=5))
     text = words(page(admin_client))
@@ -111,7 +112,7 @@ def test_what_is_paused_refused_or_late_is_told(consuming: Consuming, admin_clie
 
 
 def test_when_a_backlog_will_be_gone_is_estimated(consuming: Consuming, admin_client: Client) -> None:
-    register("default", "mail", "orders")
+    register(LOG, "mail", "orders")
     publish_many("orders", range(120))
     minute = timezone.now().replace(second=0, microsecond=0)
     for ago, lag in ((3, 480), (2, 360), (1, 240)):
@@ -119,14 +120,14 @@ def test_when_a_backlog_will_be_gone_is_estimated(consuming: Consuming, admin_cl
             topic="orders", consumer_group="mail", minute=minute - timedelta(minutes=ago), acked=120, lag=lag
         )
     assert "unknown" in words(page(admin_client)), "while no process serves it"
-    heartbeat.beat("default", "a", [("mail", "orders")], 60)
+    heartbeat.beat(LOG, "a", [("mail", "orders")], 60)
     assert "gone in about 1 min 0 s" in words(page(admin_client))
     Activity.objects.update(lag=100)
     assert "does not fall" in words(page(admin_client))
 
 
 def test_the_charts_draw_and_say_what_happened(consuming: Consuming, admin_client: Client) -> None:
-    register("default", "mail", "orders")
+    register(LOG, "mail", "orders")
     publish("orders", 1)
     now = timezone.now().replace(second=0, microsecond=0)
     for ago, acked, dead in ((40, 600, 0), (20, 6_000, 360)):
@@ -181,7 +182,7 @@ def test_names_with_html_are_escaped(consuming: Consuming, admin_client: Client)
 def test_it_is_shown_to_those_who_may_see_it_and_links_to_what_they_may_see(
     staff: Callable[..., Client], consuming: Consuming
 ) -> None:
-    register("default", "mail", "orders")
+    register(LOG, "mail", "orders")
     publish("orders", 1)
     assert Client().get(OVERVIEW).status_code == 302
     assert staff().get(OVERVIEW).status_code == 403
@@ -193,7 +194,7 @@ def test_it_is_shown_to_those_who_may_see_it_and_links_to_what_they_may_see(
 
 @override_settings(ROOT_URLCONF="tests.admin.own_site")
 def test_a_site_of_the_projects_own_has_it_too(consuming: Consuming, admin_client: Client) -> None:
-    register("default", "mail", "orders")
+    register(LOG, "mail", "orders")
     publish("orders", 1)
     group = ConsumerGroup.objects.get()
     html = page(admin_client, "/operations/sqlqueue/overview/")

@@ -12,6 +12,7 @@ from sqlqueue.models import DeliveryState, Message, Request
 from sqlqueue.operations.replay_requests import request_replay
 from tests.admin.stage import Stage
 from tests.consuming import Consuming
+from tests.logs import LOG
 
 pytestmark = pytest.mark.once
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.once
 @pytest.fixture
 def stage(consuming: Consuming) -> Stage:
     stage = Stage(consuming)
-    request_replay("default", "t", offsets=stage.dead_letters[:1])
+    request_replay(LOG, "t", offsets=stage.dead_letters[:1])
     return stage
 
 

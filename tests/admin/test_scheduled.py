@@ -21,6 +21,7 @@ from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.operations.edit_scheduled import run_now
 from tests.admin.stage import EVIL
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db
 
@@ -63,7 +64,7 @@ def save(client: Client, message: ScheduledMessage, **changes: Any) -> str:
 
 def test_a_person_corrects_one_that_was_refused(admin_client: Client) -> None:
     made = ScheduledMessage.objects.create(topic="t", payload={"n": 1}, priority=7)
-    move_due("default")
+    move_due(LOG)
     page = markup.unescape(admin_client.get(address(made)).content.decode())
     assert "The log has refused this message: priority 7 is not one of topic 't'" in page
     page = save(admin_client, made, priority="8")
@@ -71,7 +72,7 @@ def test_a_person_corrects_one_that_was_refused(admin_client: Client) -> None:
     assert ScheduledMessage.objects.get().refused
     assert "Changed: Priority." in save(admin_client, made, priority="1")
     assert LogEntry.objects.get().change_message == "Changed: Priority."
-    assert move_due("default") == 1
+    assert move_due(LOG) == 1
     assert Message.objects.get(topic="t").priority == 1
 
 
@@ -137,8 +138,8 @@ def test_what_could_not_be_published_is_refused_in_the_form(admin_client: Client
 def test_one_that_has_entered_the_log_meanwhile_is_told(admin_client: Client) -> None:
     made = later()
     given = values(admin_client, made)
-    run_now("default", [made.pk])
-    move_due("default")
+    run_now(LOG, [made.pk])
+    move_due(LOG)
     page = admin_client.post(address(made), {**given, "priority": "1"}, follow=True).content.decode()
     assert f"Message {made.pk} is not scheduled any more: it has entered the log, or was taken back." in page
     assert Message.objects.get().priority == 0
@@ -156,7 +157,7 @@ def test_what_is_too_long_to_be_edited_is_left_as_it_is(admin_client: Client, mo
 
 def test_what_is_in_them_is_escaped(admin_client: Client) -> None:
     made = ScheduledMessage.objects.create(topic="t", payload={"e": EVIL}, partition_key=EVIL, priority=9)
-    move_due("default")
+    move_due(LOG)
     page = admin_client.get(address(made)).content.decode()
     assert "&lt;script&gt;alert" in page
     assert "<script>alert" not in page
@@ -180,7 +181,7 @@ def test_those_that_are_ticked_are_run_now_or_taken_back(
     assert re.search(r"(Due now|Taken back): 1\. Left alone, .*: 0\.", done.content.decode())
     assert ScheduledMessage.objects.count() == left
     assert ScheduledMessage.objects.filter(pk=another.pk).exists()
-    move_due("default")
+    move_due(LOG)
     assert list(Message.objects.values_list("payload", flat=True)) == ([1] if name == "run-now" else [])
     assert LogEntry.objects.get().object_id == str(chosen.pk)
     nothing = client.post(order, {"_selected_action": [chosen.pk], "confirmed": "1"}, follow=True).content.decode()

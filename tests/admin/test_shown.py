@@ -18,6 +18,7 @@ from tests.admin.stage import EVIL, Stage
 from tests.admin.test_lists import rows
 from tests.admin.test_overview import page, words
 from tests.consuming import Consuming
+from tests.logs import LOG
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 LISTS = "/admin/sqlqueue/"
@@ -35,8 +36,8 @@ def cells(html: str, name: str) -> list[str]:
 
 
 def test_groups_are_listed_with_lag_consumers_and_dead_letters(stage: Stage, admin_client: Client) -> None:
-    register("default", "slow", "t")
-    pause("default", "t", "slow")
+    register(LOG, "slow", "t")
+    pause(LOG, "t", "slow")
     html = page(admin_client, f"{LISTS}consumergroup/")
     assert cells(html, "consumer_group") == ["audit", "g", "slow"]
     assert cells(html, "lag") == ["0", "1", "14"]
@@ -125,12 +126,12 @@ def test_the_number_of_statements_does_not_grow_with_the_rows(stage: Stage, admi
 
     addresses = ("message/", "message/?topic=t", "consumergroup/", "scheduledmessage/")
     publish("t", "later", delay=60)
-    register("default", "another", "t")
+    register(LOG, "another", "t")
     before = [statements(address) for address in addresses]
     for number in range(20):
         publish("t", number, key=str(number))
         publish("t", number, key=str(number), delay=60)
-        register("default", f"group-{number}", "t")
+        register(LOG, f"group-{number}", "t")
     assert [statements(address) for address in addresses] == before
     assert max(before) <= 25
     assert Message.objects.count() > 30

@@ -12,6 +12,7 @@ from sqlqueue.log.topic_options import apply_settings
 from sqlqueue.log.topics import dead_letters
 from sqlqueue.models import Topic
 from tests.admin.test_overview import page, words
+from tests.logs import LOG
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
@@ -46,7 +47,7 @@ def test_an_override_is_shown_and_noted_and_settings_do_not_change_it(
     settings.SQLQUEUE = {"RETENTION": 5, "HISTORY": "all"}
     text = "History is failures. The settings say: all, from the next start of runconsumers on."
     assert text in words(page(client, PAGE))
-    apply_settings("default")
+    apply_settings(LOG)
     assert stored() == (172_800, "all", ("retention",))
 
 
@@ -92,7 +93,7 @@ def test_it_needs_its_permission_and_a_token(staff: Callable[..., Client]) -> No
 
 
 def test_dead_letters_have_no_retention_to_be_set(staff: Callable[..., Client]) -> None:
-    dead_letters("default", "orders")
+    dead_letters(LOG, "orders")
     client = staff("view_topic", "change_topic")
     html = page(client, OPTIONS.replace("orders", "orders_dlq"))
     assert 'name="retention"' not in html

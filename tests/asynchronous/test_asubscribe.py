@@ -29,6 +29,7 @@ from sqlqueue.tracing.delivery_context import DeliveryContext
 from tests.app.models import Effect
 from tests.asynchronous.loops import Occupied, cancelled, in_loop, until
 from tests.consuming import QUICK, Consuming, seconds_until_due, states
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.servers.processlist import end_this_threads_connection
 from tests.servers.session import connection_id
@@ -292,7 +293,7 @@ class TestLosing:
         async def main() -> None:
             async with asubscribe("t", timeout=PATIENCE) as deliveries:
                 delivery = await anext(deliveries)
-                await sync_to_async(transaction.atomic(revoke))("default", "default", "t")
+                await sync_to_async(transaction.atomic(revoke))(LOG, "default", "t")
                 await until(lambda: delivery._attempt.lease.lost)
                 with pytest.raises(LeaseLost):
                     await delivery.ack()

@@ -10,6 +10,7 @@ from django.db import transaction
 from django.test import TestCase, override_settings
 
 from sqlqueue import apublish, apublish_many, publish, publish_many
+from sqlqueue.database.log import Log
 from sqlqueue.models import Message
 from sqlqueue.testing import drain, published
 from tests.app.models import Effect
@@ -76,10 +77,10 @@ def test_one_that_is_cancelled_while_it_publishes_comes_again_and_an_id_keeps_it
     insert_one, held = module.insert_one, threading.Event()
     attempts: list[int] = []
 
-    def slow(alias: str, row: Any, may_repeat: bool) -> Any:
+    def slow(log: Log, row: Any, may_repeat: bool) -> Any:
         if row.topic == "next" and attempts == [1]:
             held.wait(60)
-        return insert_one(alias, row, may_repeat)
+        return insert_one(log, row, may_repeat)
 
     monkeypatch.setattr(module, "insert_one", slow)
 

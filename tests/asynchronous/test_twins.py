@@ -34,6 +34,7 @@ from sqlqueue import (
     subscribe,
 )
 from sqlqueue.database.insert_sql import LogRow
+from sqlqueue.database.log import Log
 from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.signals import message_published
 from sqlqueue.testing import drain, published
@@ -232,10 +233,10 @@ class TestCancellation:
         entered, go_on = threading.Event(), threading.Event()
         insert_one = module.insert_one
 
-        def slow(alias: str, row: LogRow, may_repeat: bool) -> Any:
+        def slow(log: Log, row: LogRow, may_repeat: bool) -> Any:
             entered.set()
             go_on.wait(60)
-            return insert_one(alias, row, may_repeat)
+            return insert_one(log, row, may_repeat)
 
         monkeypatch.setattr(module, "insert_one", slow)
 

@@ -18,13 +18,14 @@ from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.operations.move import move
 from tests.batches.following import CALLED, figures, register, standing
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 
 
 def test_what_is_asked_for_all_the_time_does_not_keep_the_sweep_away(consuming: Consuming, called: list[Any]) -> None:
     with Batch(deadline=3600, on_failure=(CALLED, "late")) as late:
         late.publish("without-a-group", 1)
     BatchRow.objects.update(deadline_at="2020-01-01T00:00Z")
-    task = BatchTask("default")
+    task = BatchTask(LOG)
     for _ in range(2):
         task.look_at(["another"])
         task.run_once()
@@ -42,7 +43,7 @@ def test_a_sweep_that_lasts_rests(consuming: Consuming, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(background, "sweep", sweep)
     monkeypatch.setattr(background, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    task = BatchTask("default")
+    task = BatchTask(LOG)
     assert [task.run_once(), task.run_once(), task.run_once()] == [True, False, False]
     now[0] += 59.0
     assert not task.run_once()
@@ -68,7 +69,7 @@ def test_a_callback_that_the_database_refuses_holds_up_no_other(
         with Batch(on_finish=(CALLED, payload)) as batch:
             pass
         batches.append(batch)
-    batch_ends.check("default", [batch.id for batch in batches])
+    batch_ends.check(LOG, [batch.id for batch in batches])
     assert [standing(batch.id).finished_at is not None for batch in batches] == [False, True] * 3
 
 
@@ -82,11 +83,11 @@ def test_a_batch_inside_another_is_kept_as_long_as_that(consuming: Consuming, ca
     consuming.drain()
     assert standing(outer.id).state == "finished"
     BatchRow.objects.filter(id=inner.id).update(ended_at="2020-01-01T00:00Z")
-    assert batch_collect.collect("default") == 0
-    batch_ends.sweep("default")
+    assert batch_collect.collect(LOG) == 0
+    batch_ends.sweep(LOG)
     assert standing(outer.id).state == "finished"
     settings.SQLQUEUE = {**QUICK, "BATCH_RETENTION": 0}
-    assert batch_collect.collect("default") == 2
+    assert batch_collect.collect(LOG) == 2
 
 
 class TestGroupsThatAreRemoved:
@@ -95,8 +96,8 @@ class TestGroupsThatAreRemoved:
         consuming.drain()
         with Batch(on_finish=(CALLED, "finish")) as batch:
             batch.publish("t", 1, group="away")
-        remove("default", "away", "t")
-        batch_ends.sweep("default")
+        remove(LOG, "away", "t")
+        batch_ends.sweep(LOG)
         assert standing(batch.id).state == "succeeded"
 
     def test_one_that_is_registered_again_is_another(self, consuming: Consuming, called: list[Any]) -> None:
@@ -105,11 +106,11 @@ class TestGroupsThatAreRemoved:
         consuming.drain()
         with Batch(on_finish=(CALLED, "finish")) as batch:
             batch.publish("t", 1)
-        batch_ends.sweep("default")
-        remove("default", "away", "t")
-        register_group("default", "away", "t", "latest")
+        batch_ends.sweep(LOG)
+        remove(LOG, "away", "t")
+        register_group(LOG, "away", "t", "latest")
         consuming.drain("default")
-        batch_ends.sweep("default")
+        batch_ends.sweep(LOG)
         assert standing(batch.id).state == "succeeded"
 
 
@@ -118,7 +119,7 @@ def test_what_is_read_again_after_the_end_is_no_more_than_all(consuming: Consumi
     with Batch() as batch:
         batch.publish_many("t", [1, 2, 3])
     consuming.drain()
-    move("default", "default", "t", 0)
+    move(LOG, "default", "t", 0)
     consuming.drain()
     assert figures(batch.id) == (3, 3, 0)
 
@@ -137,8 +138,8 @@ def test_a_scheduled_member_whose_id_came_to_be_taken_is_none(consuming: Consumi
     offset = publish("t", 3, key="k", id="now").offset
     Message.objects.filter(offset=offset).update(message_id="later")
     ScheduledMessage.objects.update(due_at="2020-01-01T00:00Z")
-    assert move_due("default") == 1
+    assert move_due(LOG) == 1
     consuming.drain()
     assert figures(batch.id) == (1, 1, 0)
-    batch_ends.sweep("default")
+    batch_ends.sweep(LOG)
     assert standing(batch.id).state == "succeeded"

@@ -14,6 +14,7 @@ from sqlqueue.models import Message
 from sqlqueue.operations.batches import retry_failed
 from tests.batches.following import CALLED, figures, register, standing
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 
 ENDS = ("finish", "success", "failure")
 
@@ -42,7 +43,7 @@ class TestAChain:
         seen, _ = register_steps(consuming)
         with Batch(then=[[("t", 2), ("t", 2)], ("t", 3)], **calls()) as batch:
             batch.publish("t", 1)
-        batch_ends.sweep("default")
+        batch_ends.sweep(LOG)
         assert (seen, called, standing(batch.id).state) == ([], [], "running")
         consuming.drain()
         assert seen == [1, 2, 2, 3]
@@ -76,7 +77,7 @@ class TestAChain:
         consuming.drain()
         assert called == []
         BatchRow.objects.update(deadline_at="2020-01-01T00:00Z")
-        batch_ends.sweep("default")
+        batch_ends.sweep(LOG)
         consuming.drain()
         assert called == ["failure"]
 
@@ -84,10 +85,10 @@ class TestAChain:
         with Batch(then=[("t", 2), ("t", 3)]) as batch:
             batch.publish("without-a-group", 1)
         BatchRow.objects.filter(id=batch.id).update(sealed_at=DatabaseNow())
-        (seen,) = standings("default", [batch.id]).values()
+        (seen,) = standings(LOG, [batch.id]).values()
         seen.unclaimed.clear()
-        assert batch_ends._end("default", seen)
-        assert not batch_ends._end("default", seen)
+        assert batch_ends._end(LOG, seen)
+        assert not batch_ends._end(LOG, seen)
         assert list(Message.objects.filter(topic="t").values_list("payload", flat=True)) == [2]
 
     def test_a_step_is_published_whole_or_not_at_all(
@@ -105,9 +106,9 @@ class TestAChain:
         with Batch(on_finish=(CALLED, "outer")) as outer, Batch(then=[[(CALLED, "a"), (CALLED, "b")]], parent=outer):
             pass
         assert not Message.objects.exists()
-        batch_ends.check("default", [outer.id])
+        batch_ends.check(LOG, [outer.id])
         assert standing(outer.id).finished_at is None
-        batch_ends.sweep("default")
+        batch_ends.sweep(LOG)
         consuming.drain()
         assert sorted(called) == ["a", "b", "outer"]
 
@@ -116,7 +117,7 @@ class TestAChain:
         publish("u", "before")
         with Batch(then=[("u", 2)]) as batch:
             batch.publish("t", 1)
-        register_group("default", "default", "u", "latest")
+        register_group(LOG, "default", "u", "latest")
         consuming.consumer("u", lambda delivery: None)
         consuming.drain()
         assert (standing(batch.id).state, figures(batch.id)) == ("succeeded", (2, 2, 0))
@@ -133,9 +134,9 @@ class TestAChain:
         rejected.remove(1)
         assert replay("t") == 1
         consuming.drain()
-        assert batch_collect.collect("default") == 0
+        assert batch_collect.collect(LOG) == 0
         settings.SQLQUEUE = {**QUICK, "BATCH_RETENTION": 0}
-        assert batch_collect.collect("default") == 1
+        assert batch_collect.collect(LOG) == 1
         assert get_batch(batch.id) is None
 
 
@@ -165,7 +166,7 @@ class TestABatchInsideAnother:
         with Batch(**calls("outer ")) as outer, Batch(parent=outer) as inner:
             outer.publish("without-a-group", 1)
         BatchRow.objects.filter(id=inner.id).update(failed_at=DatabaseNow())
-        batch_ends.sweep("default")
+        batch_ends.sweep(LOG)
         consuming.drain()
         assert called == ["outer failure"]
 

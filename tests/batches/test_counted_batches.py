@@ -15,11 +15,10 @@ from sqlqueue import Batch, NewMessage, Reject, get_batch, publish_many
 from sqlqueue.log.batch_ends import check, sweep
 from tests.batches.following import CALLED
 from tests.counting import Cost, Costs, Counter, counted
+from tests.logs import LOG
 from tests.steady import Steady, settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-ALIAS = "default"
 
 
 def batch_of(members: int, **options: Any) -> Batch:
@@ -71,8 +70,8 @@ def test_the_progress_and_the_end_of_batches(steady: Steady) -> None:
     ids = [batch_of(10, **callbacks).id for _ in range(10)]
     for operation, expected in (
         (lambda: get_batch(ids[0]), Cost(6, 0, 0)),
-        (lambda: check(ALIAS, ids), Cost(6, 0, 0)),
-        (lambda: sweep(ALIAS), Cost(7, 0, 0)),
+        (lambda: check(LOG, ids), Cost(6, 0, 0)),
+        (lambda: sweep(LOG), Cost(7, 0, 0)),
     ):
         with counted() as counter:
             operation()
@@ -80,8 +79,8 @@ def test_the_progress_and_the_end_of_batches(steady: Steady) -> None:
     subscriber.settler.look_at_batches = lambda batches: None  # what it would check is checked here, together
     settle(subscriber, Counter())
     with counted() as counter:
-        check(ALIAS, ids)
+        check(LOG, ids)
     counter.check(Cost(26, 40, 40))
     with counted() as counter:
-        sweep(ALIAS)  # all are over
+        sweep(LOG)  # all are over
     counter.check(Cost(1, 0, 0))

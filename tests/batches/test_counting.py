@@ -12,6 +12,7 @@ from sqlqueue.leases.acquire import acquire_leases
 from sqlqueue.models import DeliveryState, Message, Offset, PartitionLease
 from tests.batches.following import CALLED, counted, figures, register, standing
 from tests.consuming import QUICK, Consuming, offset_row
+from tests.logs import LOG
 from tests.processes import wait_until
 
 KINDS = pytest.mark.parametrize("kind", ["sync", "atomic", "async", "batch", "atomic batch"])
@@ -95,7 +96,7 @@ def test_the_watermark_waits_until_an_acked_member_is_counted(consuming: Consumi
     DeliveryState.objects.create(topic="t", consumer_group="default", partition=0, message_offset=offset, acked=True)
     Offset.objects.filter(topic="t").update(claimed_to=offset)
     lease = PartitionLease.objects.get(topic="t")
-    (taken,) = acquire_leases("default", "next", [lease.id], {("default", "t"): 1}, 0.001, offset)
+    (taken,) = acquire_leases(LOG, "next", [lease.id], {("default", "t"): 1}, 0.001, offset)
     assert taken.position == offset
     assert taken.watermark < offset
     consuming.drain()

@@ -22,6 +22,7 @@ from sqlqueue import (
     replay,
 )
 from sqlqueue.database import retries
+from sqlqueue.database.log import Log
 from sqlqueue.log import batch_ends
 from sqlqueue.log import settle as settles
 from sqlqueue.log.batch_standing import standings
@@ -36,6 +37,7 @@ from sqlqueue.operations.purge import purge
 from sqlqueue.operations.republish import republish
 from tests.batches.following import CALLED, counted, figures, register, standing
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.processes import wait_until
 
 FINISH: Any = {"on_finish": (CALLED, "finish")}
@@ -43,7 +45,7 @@ ALL: Any = {**FINISH, "on_success": (CALLED, "success"), "on_failure": (CALLED, 
 
 
 def check(batch: Batch) -> None:
-    batch_ends.check("default", [batch.id])
+    batch_ends.check(LOG, [batch.id])
 
 
 class TestTheBlock:
@@ -137,7 +139,7 @@ class TestCallbacks:
         consuming.drain()
         for _ in range(3):
             check(batch)
-            batch_ends.sweep("default")
+            batch_ends.sweep(LOG)
         consuming.drain()
         assert sorted(called) == ["finish", "success"]
 
@@ -182,7 +184,7 @@ class TestCallbacks:
                 callbacks={"finish": {"topic": "other_dlq", "payload": 1, "key": ""}}
             )
         consuming.drain()
-        batch_ends.sweep("default")
+        batch_ends.sweep(LOG)
         assert standing(batch.id).finished_at is not None
         assert standing(refused.id).finished_at is None
         consuming.drain()
@@ -279,9 +281,9 @@ class TestMoreMembers:
         assert cancel_all("t", key="k") == 3
         assert figures(batch.id)[0] == 1
         (number,) = ScheduledMessage.objects.values_list("pk", flat=True)
-        edit("default", number, topic="u", headers={"a": 1})
+        edit(LOG, number, topic="u", headers={"a": 1})
         assert figures(batch.id)[0] == 1
-        assert withdraw("default", [number]).changed == 1
+        assert withdraw(LOG, [number]).changed == 1
         assert figures(batch.id)[0] == 0
         check(batch)
         consuming.drain()
@@ -291,10 +293,10 @@ class TestMoreMembers:
 def register_elsewhere(group: str, topic: str) -> None:
     """Register a group at the log's end, beside this thread's transaction if the database lets another one write."""
     if connection.vendor == "sqlite":
-        register_group("default", group, topic, "latest")
+        register_group(LOG, group, topic, "latest")
         return
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(register_group, "default", group, topic, "latest").result()
+        pool.submit(register_group, LOG, group, topic, "latest").result()
         pool.submit(connections.close_all).result()
 
 
@@ -305,7 +307,7 @@ class TestGroups:
         with Batch(**FINISH) as batch:
             batch.publish("t", 1)
         consuming.drain()
-        batch_ends.sweep("default")
+        batch_ends.sweep(LOG)
         assert (called, figures(batch.id)) == ([], (1, 0, 0))
         register(consuming, "sync", lambda delivery: None)
         consuming.drain()
@@ -335,7 +337,7 @@ class TestGroups:
             if where == "in its block":
                 register_elsewhere("late", "u")
             batch.publish("u" if where == "in its block" else "t", 1)
-        register_group("default", "late", "u", "latest")
+        register_group(LOG, "late", "u", "latest")
         consuming.consumer("u", lambda delivery: None, group="late")
         consuming.drain()
         assert called == ["finish"]
@@ -349,8 +351,8 @@ class TestGroups:
             batch.publish("t", 1)
         consuming.drain("default")
         assert figures(batch.id) == (2, 1, 0)
-        remove("default", "away", "t")
-        batch_ends.sweep("default")
+        remove(LOG, "away", "t")
+        batch_ends.sweep(LOG)
         consuming.drain("default")
         assert called == ["finish"]
 
@@ -406,11 +408,11 @@ class TestOperators:
         consuming.drain()
         assert figures(batch.id) == (11, 10, 0)
         for partition in (None, 0, 1):
-            move("default", "default", "t", offsets[3], partition)
+            move(LOG, "default", "t", offsets[3], partition)
             assert figures(batch.id)[1] < 10
             consuming.drain()
             assert figures(batch.id) == (11, 10, 0)
-        move("default", "default", "t", 0)
+        move(LOG, "default", "t", 0)
         assert figures(batch.id) == (11, 0, 0)
         consuming.drain()
         assert figures(batch.id) == (11, 10, 0)
@@ -421,7 +423,7 @@ class TestOperators:
         consuming.drain()
         with Batch(**FINISH) as batch:
             offsets = [batch.publish("t", n, key=str(n)).offset or 0 for n in range(10)]
-        move("default", "default", "t", offsets[5])
+        move(LOG, "default", "t", offsets[5])
         assert figures(batch.id) == (10, 6, 0)
         consuming.drain()
         assert figures(batch.id) == (10, 10, 0)
@@ -441,11 +443,11 @@ class TestOperators:
             batch.publish("t", 10, delay=3600, id="later")
         consuming.drain()
         assert figures(batch.id) == (11, 9, 0)
-        purge("default", "t", unsettled=True)
+        purge(LOG, "t", unsettled=True)
         assert figures(batch.id) == (11, 10, 0)
         assert cancel("t", id="later")
         consuming.drain()
-        batch_ends.sweep("default")
+        batch_ends.sweep(LOG)
         consuming.drain()
         assert called == ["finish"]
         assert counted(batch.id) == (10, 0)
@@ -459,13 +461,13 @@ class TestOperators:
             offset = batch.publish("t", 1).offset
         assert offset is not None
         consuming.drain()
-        assert delete("default", "t", [offset], also_unsettled=True).deleted == 0
+        assert delete(LOG, "t", [offset], also_unsettled=True).deleted == 0
         assert Message.objects.filter(offset=offset).exists()
         host = consuming.start()
         wait_until(lambda: called == ["finish"])
         host.stop()
         assert figures(batch.id) == (1, 1, 0)
-        assert delete("default", "t", [offset]).deleted == 1
+        assert delete(LOG, "t", [offset]).deleted == 1
 
 
 def test_two_checks_of_the_same_standing_end_it_once(consuming: Consuming, called: list[Any]) -> None:
@@ -474,11 +476,11 @@ def test_two_checks_of_the_same_standing_end_it_once(consuming: Consuming, calle
     with transaction.atomic():
         with Batch(**ALL) as batch:
             pass
-        (standing_then,) = standings("default", [batch.id]).values()
+        (standing_then,) = standings(LOG, [batch.id]).values()
     BatchRow.objects.filter(id=batch.id).update(finished_at=None, succeeded_at=None, over=False)
     Message.objects.all().delete()
-    assert batch_ends._end("default", standing_then)
-    assert not batch_ends._end("default", standing_then)
+    assert batch_ends._end(LOG, standing_then)
+    assert not batch_ends._end(LOG, standing_then)
     consuming.drain()
     assert sorted(called) == ["finish", "success"]
 
@@ -491,8 +493,8 @@ def test_a_settle_whose_reply_is_lost_counts_nothing_twice(
     lost: list[int] = []
     run = retries.run
 
-    def lose(alias: str, operation: Any, *args: Any) -> Any:
-        done = run(alias, operation, *args)
+    def lose(log: Log, operation: Any, *args: Any) -> Any:
+        done = run(log, operation, *args)
         if any(plan.members for plan in args[1]) and len(lost) < 3:
             lost.append(1)
             raise InterfaceError("connection already closed")

@@ -15,6 +15,7 @@ from sqlqueue.models import BatchGroup, BatchPart, BatchProgress
 from sqlqueue.operations.move import move
 from tests.batches.following import counted, figures, register
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.processes import wait_until
 
 
@@ -45,12 +46,12 @@ def test_more_batches_than_one_sweep_and_one_read_take(
         with Batch(on_finish=("called", 1)) as batch:
             pass
         filled.append(batch.id)
-    beyond, sweeps = batch_ends.sweep("default"), 1
+    beyond, sweeps = batch_ends.sweep(LOG), 1
     while beyond:
-        beyond, sweeps = batch_ends.sweep("default", beyond), sweeps + 1
+        beyond, sweeps = batch_ends.sweep(LOG, beyond), sweeps + 1
     assert sweeps == 3
-    assert {standing.batch.over for standing in standings("default", filled).values()} == {True}
-    assert len(standings("default", filled)) == 20
+    assert {standing.batch.over for standing in standings(LOG, filled).values()} == {True}
+    assert len(standings(LOG, filled)) == 20
 
 
 def test_more_parts_than_a_thread_remembers(consuming: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +94,7 @@ def test_a_group_is_moved_over_more_members_than_one_page_holds(
         batch.publish_many("t", [NewMessage(n) for n in range(30)])
         batch.publish("unread", 1)
     consuming.drain()
-    move("default", "default", "t", 0)
+    move(LOG, "default", "t", 0)
     assert figures(batch.id) == (31, 0, 0)
     consuming.drain()
     assert figures(batch.id) == (31, 30, 0)
@@ -114,9 +115,9 @@ class TestRetention:
         with Batch() as running:
             running.publish("unread", 1)
         consuming.drain()
-        assert batch_collect.collect("default") == 0
+        assert batch_collect.collect(LOG) == 0
         settings.SQLQUEUE = {**QUICK, "BATCH_RETENTION": 0}
-        assert batch_collect.collect("default") == 6
+        assert batch_collect.collect(LOG) == 6
         assert list(BatchRow.objects.values_list("id", flat=True)) == [running.id]
         assert {row.batch for row in BatchPart.objects.all()} == {running.id}
         assert not BatchGroup.objects.exists()
@@ -129,8 +130,8 @@ class TestRetention:
         for _ in range(5):
             with Batch():
                 pass
-        assert batch_collect.collect("default") == 4
-        assert batch_collect.collect("default") == 1
+        assert batch_collect.collect(LOG) == 4
+        assert batch_collect.collect(LOG) == 1
 
 
 def test_the_task_sweeps_by_itself(consuming: Consuming, called: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

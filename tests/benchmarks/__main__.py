@@ -27,6 +27,7 @@ from tests.benchmarks.databases import NAMES, migrated
 from tests.benchmarks.filtering import Figure, filtering
 from tests.benchmarks.lateness import lateness
 from tests.benchmarks.scheduling import falling_due, waiting_for_their_time
+from tests.logs import LOG
 from tests.transactions import OpenTransaction
 
 PARTITIONS = 16
@@ -135,7 +136,6 @@ def publishing(count: int) -> Iterator[tuple[str, float, float]]:
     from sqlqueue import NewMessage, publish, publish_many
     from sqlqueue.core.codec import encode
     from sqlqueue.core.keys import new_id
-    from sqlqueue.database.statements import execute
 
     singles = max(1, count // 20)
     text = encode(PAYLOAD)
@@ -146,13 +146,13 @@ def publishing(count: int) -> Iterator[tuple[str, float, float]]:
 
     def bare_singles() -> None:
         for number in range(singles):
-            execute("default", BARE_INSERT + "(%s, %s, %s, %s, %s)", row(number))
+            LOG.execute(BARE_INSERT + "(%s, %s, %s, %s, %s)", row(number))
 
     def bare_bulk() -> None:
         for first in range(0, count, 1000):
             rows = [row(number) for number in range(first, first + 1000)]
             marks = ", ".join(["(%s, %s, %s, %s, %s)"] * len(rows))
-            execute("default", BARE_INSERT + marks, [value for values in rows for value in values])
+            LOG.execute(BARE_INSERT + marks, [value for values in rows for value in values])
 
     def bulk() -> None:
         for first in range(0, count, 1000):
@@ -175,19 +175,18 @@ def consuming(count: int) -> Iterator[tuple[str, float, float]]:
     from sqlqueue.consumers.process import garbage
     from sqlqueue.consumers.registry import Consumer, build
     from sqlqueue.consumers.subscriber import Subscriber
-    from sqlqueue.database.statements import dialect, execute
     from sqlqueue.log.stored_topics import insert
 
     garbage.look_less_often()  # as a consumer process does
-    insert("default", "bench", PARTITIONS)
+    insert(LOG, "bench", PARTITIONS)
     publish_some(count)
 
     def bare_fetch() -> None:
         for partition in range(PARTITIONS):
             last, rows = 0, [()] * BATCH
             while len(rows) == BATCH:
-                place = dialect("default").range_values("bench", partition, 0, last)
-                rows = execute("default", BARE_FETCH, (*place, BATCH)).fetchall()
+                place = LOG.dialect.range_values("bench", partition, 0, last)
+                rows = LOG.execute(BARE_FETCH, (*place, BATCH)).fetchall()
                 last = rows[-1][0] if rows else last
 
     def failing(one_in: int) -> Callable[[object], None]:
@@ -247,7 +246,7 @@ def idling(group: str) -> tuple[float, float]:
     def counted(execute: Callable[..., Any], *call: Any) -> Any:
         nonlocal statements
         statements += 1
-        return execute(*call)
+        return execute(call)
 
     subscriber.start()
     try:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
+from tests.logs import LOG
 from tests.servers.mariadb import PrivateMariaDB
 
 AT_ONCE = 100_000
@@ -88,8 +89,8 @@ def measure() -> None:
 
     for name, (address, values) in visits().items():
         add(name, lambda address=address, values=values: visit(address, values))
-    add("(requesting a replay of all dead letters)", lambda: replay_requests.request_replay("default", "t"))
-    add("(a step of four replays)", lambda: requests.carry_out("default"))
+    add("(requesting a replay of all dead letters)", lambda: replay_requests.request_replay(LOG, "t"))
+    add("(a step of four replays)", lambda: requests.carry_out(LOG))
     Console().print(table)
 
 

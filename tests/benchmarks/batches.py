@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
+from tests.logs import LOG
+
 TIMES = 3  # runs of each, in turns, of which the best counts
 HANDLERS: dict[str, dict[str, Any]] = {
     "handler": {},
@@ -26,7 +28,7 @@ def settling(members: int, processes: int, partitions: int, payload: Any) -> Ite
         for turn in range(TIMES):
             for in_batch in (False, True):
                 topic = f"batches-{number}-{turn}-{int(in_batch)}"
-                insert("default", topic, partitions)
+                insert(LOG, topic, partitions)
                 _publish(topic, count, in_batch, payload)
                 best[in_batch] = max(best[in_batch], count / _drain(topic, name, processes))
         yield f"{name}, without a batch", best[False], best[False]

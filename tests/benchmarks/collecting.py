@@ -21,6 +21,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from tests.logs import LOG
+
 NAME = len('{"filler": ""}')  # of a payload besides its filler
 BULK = 1_000  # messages of one publish_many
 RATE = 200  # messages/s of the publisher
@@ -71,11 +73,11 @@ def measure(messages: int, payload: dict[str, str]) -> None:
     def collect_half() -> float:
         """Return how many messages/s were collected."""
         began = time.perf_counter()
-        deleted, _ = collect_topic("default", "cold", horizon.value, messages // 2_000)
+        deleted, _ = collect_topic(LOG, "cold", horizon.value, messages // 2_000)
         return deleted / (time.perf_counter() - began)
 
-    insert("default", "cold", 16)
-    insert("default", "beside", 16)
+    insert(LOG, "cold", 16)
+    insert(LOG, "beside", 16)
     tenth = messages // 10 // BULK * BULK
     rates = {"publish_many": publish_some(0, messages - tenth)}
     with Publisher(payload) as publisher:
@@ -85,7 +87,7 @@ def measure(messages: int, payload: dict[str, str]) -> None:
         rates["publish_many beside a publisher"] = publish_some(messages - tenth, messages)
     found["publish_many beside a publisher"] = publisher.found
     Topic.objects.filter(name="cold").update(retention=0.0)
-    horizon = Horizon("default")
+    horizon = Horizon(LOG)
     horizon.wait()
     rates["collect"] = collect_half()
     with Publisher(payload) as publisher:

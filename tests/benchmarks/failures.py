@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.benchmarks.databases import NAMES, migrated
+from tests.logs import LOG
 
 PARTITIONS = 16
 KINDS = {"handler": {}, "batch handler (500)": {"batch": True, "batch_size": 500}}
@@ -56,7 +57,7 @@ def measure(count: int, rounds: int, ordering: str) -> dict[str, list[tuple[floa
     from sqlqueue.log.stored_topics import insert
 
     garbage.look_less_often()  # as a consumer process does
-    insert("default", "failing", PARTITIONS)
+    insert(LOG, "failing", PARTITIONS)
     for first in range(0, count, 1000):
         publish_many(
             "failing", [NewMessage({"filler": "x" * 285}, key=f"k{n % 997}") for n in range(first, first + 1000)]

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from tests.benchmarks.__main__ import BATCH, PARTITIONS, publish_some
 from tests.benchmarks.databases import NAMES, migrated
+from tests.logs import LOG
 
 KINDS: dict[str, dict[str, Any]] = {
     "handler": {},
@@ -41,7 +42,7 @@ def main() -> None:
     with migrated(arguments.database, "tests.benchmarks.settings"):
         from sqlqueue.log.stored_topics import insert
 
-        insert("default", "bench", PARTITIONS)
+        insert(LOG, "bench", PARTITIONS)
         publish_some(arguments.messages)
         table = Table(title=f"With the server's identity, by the same without it, {arguments.database}")
         for name in ("what", "messages/s", "ratio", "CPU", "statements", "ratio"):

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any, NamedTuple
 
+from tests.logs import LOG
+
 AT_ONCE = 200  # messages of a partition, as a consumer with a batch_size of 100 reads them
 ROUNDS = 7
 FETCH = "fetch"
@@ -49,7 +51,7 @@ def filtering(count: int, partitions: int, payload: dict[str, Any]) -> Iterator[
     from sqlqueue import NewMessage, publish_many
     from sqlqueue.log.stored_topics import insert
 
-    insert("default", "filtered", partitions)
+    insert(LOG, "filtered", partitions)
     for first in range(0, count, 1000):
         numbers = range(first, min(first + 1000, count))
         publish_many(
@@ -93,23 +95,22 @@ def _fetch(partitions: int) -> None:
     cursors = dict.fromkeys(range(partitions), 0)
     while cursors:
         reads = [(PartitionRef("g", "filtered", number), Read(last, AT_ONCE)) for number, last in cursors.items()]
-        found = fetch("default", reads)
+        found = fetch(LOG, reads)
         cursors = {
             number: one.messages[-1].offset for number, one in zip(cursors, found) if len(one.messages) == AT_ONCE
         }
 
 
 def _fetch_bare(partitions: int) -> None:
-    from sqlqueue.database.statements import dialect, execute
     from sqlqueue.log.portions import whole
 
-    syntax = dialect("default")
+    syntax = LOG.dialect
     text = ROWS.replace("{columns}", whole(syntax))
     for partition in range(partitions):
         last, more = 0, True
         while more:
             place = syntax.range_values("filtered", partition, 0, last)
-            rows = execute("default", text, (*place, AT_ONCE)).fetchall()
+            rows = LOG.execute(text, (*place, AT_ONCE)).fetchall()
             more = len(rows) == AT_ONCE
             last = rows[-1][0] if rows else last
 

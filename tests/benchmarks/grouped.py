@@ -18,7 +18,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from sqlqueue.database.log import Log
 from tests.benchmarks.databases import NAMES, migrated
+from tests.logs import LOG
 
 PARTITIONS = 16
 TOGETHER = 100
@@ -53,14 +55,14 @@ def measure(count: int, rounds: int, threads: int) -> dict[str, list[float]]:
     from sqlqueue import NewMessage, publish_many
     from sqlqueue.log.stored_topics import insert
 
-    insert("default", "inserting", PARTITIONS)
+    insert(LOG, "inserting", PARTITIONS)
     publish_many("inserting", [NewMessage({"filler": "x" * 285}, key=f"k{n % 997}") for n in range(count)])
     rates: dict[str, list[float]] = {}
     for number in range(rounds):
         rates.setdefault(ALONE, []).append(consume(count, f"alone-{number}", threads, {}))
         rates.setdefault(GROUPED, []).append(consume(count, f"grouped-{number}", threads, {"commit_every": TOGETHER}))
-        rates.setdefault(BARE, []).append(insert(count, 1, threads))
-        rates.setdefault(BARE_TOGETHER, []).append(insert(count, TOGETHER, threads))
+        rates.setdefault(BARE, []).append(insert(Log.of(count), 1, threads))
+        rates.setdefault(BARE_TOGETHER, []).append(insert(Log.of(count), TOGETHER, threads))
     return rates
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from sqlqueue.database.log import Log
 from tests.benchmarks.databases import NAMES, migrated
 from tests.benchmarks.processes import consumer_process
 from tests.processes import wait_until
@@ -57,7 +58,7 @@ def heavy(messages: int) -> tuple[int, int, float]:
     def all_read() -> bool:
         registered = ConsumerGroup.objects.filter(topic="heavy", consumer_group__in=groups).count()
         return registered == len(groups) and not any(
-            unread_streams(settings.DATABASE, each, "heavy") for each in groups
+            unread_streams(Log.of(settings.DATABASE), each, "heavy") for each in groups
         )
 
     with consumer_process("heavy") as process:
@@ -67,8 +68,8 @@ def heavy(messages: int) -> tuple[int, int, float]:
             count = min(AT_ONCE, messages - first)
             publish_many("heavy", (NewMessage("x" * HEAVY, key=f"k{n % 97}") for n in range(count)))
             wait_until(all_read, ENDS)
-            purge(settings.DATABASE, "heavy")
-            collect(settings.DATABASE)
+            purge(Log.of(settings.DATABASE), "heavy")
+            collect(Log.of(settings.DATABASE))
         return idle, resident(process.pid), time.monotonic() - began
 
 
@@ -78,7 +79,6 @@ def due_at_once(messages: int) -> tuple[int, int, float]:
 
     from sqlqueue import NewMessage, publish, publish_many
     from sqlqueue.conf import settings
-    from sqlqueue.database.statements import execute
     from sqlqueue.log.status import unread_streams
     from sqlqueue.models import ConsumerGroup, ScheduledMessage
 
@@ -88,7 +88,7 @@ def due_at_once(messages: int) -> tuple[int, int, float]:
 
     def log_is_read() -> bool:
         registered = ConsumerGroup.objects.filter(topic="due-at-once").exists()
-        return registered and not unread_streams(settings.DATABASE, "default", "due-at-once")
+        return registered and not unread_streams(Log.of(settings.DATABASE), "default", "due-at-once")
 
     def all_read() -> bool:
         return not ScheduledMessage.objects.filter(topic="due-at-once").exists() and log_is_read()
@@ -96,7 +96,7 @@ def due_at_once(messages: int) -> tuple[int, int, float]:
     with consumer_process("due-at-once") as process:
         wait_until(log_is_read, ENDS)
         idle, began = resident(process.pid), time.monotonic()
-        execute(settings.DATABASE, "UPDATE sqlqueue_scheduled_message SET due_at = {now}")
+        Log.of(settings.DATABASE).execute("UPDATE sqlqueue_scheduled_message SET due_at = {now}")
         wait_until(all_read, ENDS)
         return idle, resident(process.pid), time.monotonic() - began
 

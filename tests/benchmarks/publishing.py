@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.benchmarks.databases import NAMES, cpu_seconds, migrated
+from tests.logs import LOG
 
 PARTITIONS = 16
 TOGETHER = 1_000  # rows of a statement
@@ -74,10 +75,9 @@ def measure(rounds: int, singles: int, server: int | None) -> dict[tuple[str, st
     from sqlqueue import NewMessage, publish, publish_many
     from sqlqueue.core.codec import JSON_OPTIONS
     from sqlqueue.core.keys import new_id, partition_of
-    from sqlqueue.database.statements import execute
     from sqlqueue.log.stored_topics import insert
 
-    insert("default", "published", PARTITIONS)
+    insert(LOG, "published", PARTITIONS)
     encode = json.JSONEncoder(**JSON_OPTIONS).encode
 
     def row(number: int) -> tuple[Any, ...]:
@@ -89,7 +89,7 @@ def measure(rounds: int, singles: int, server: int | None) -> dict[tuple[str, st
 
     def bare(count: int) -> None:
         for number in range(count):
-            execute("default", INSERT + MARKS, row(number))
+            LOG.execute(INSERT + MARKS, row(number))
 
     def one_by_one(count: int) -> None:
         for number in range(count):
@@ -98,7 +98,7 @@ def measure(rounds: int, singles: int, server: int | None) -> dict[tuple[str, st
     def bare_together(count: int) -> None:
         for first in range(0, count, TOGETHER):
             values = [value for number in range(first, first + TOGETHER) for value in row(number)]
-            execute("default", INSERT + ", ".join([MARKS] * TOGETHER), values)
+            LOG.execute(INSERT + ", ".join([MARKS] * TOGETHER), values)
 
     def together(count: int) -> None:
         for first in range(0, count, TOGETHER):

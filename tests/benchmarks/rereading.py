@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from tests.logs import LOG
+
 PARTITIONS = 16
 NAME = len('{"filler": ""}')  # of a payload besides its filler
 KINDS: dict[str, dict[str, Any]] = {"handler": {}, "batch handler (500)": {"batch": True, "batch_size": 500}}
@@ -84,7 +86,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, list[tuple[Reading, Read
     from sqlqueue.log.stored_topics import insert
 
     messages, payload = arguments.messages, {"filler": "x" * (arguments.bytes - NAME)}
-    insert("default", "read-again", PARTITIONS)
+    insert(LOG, "read-again", PARTITIONS)
     resize(arguments.large)
     for first in range(0, messages, 1_000):
         publish_many("read-again", [NewMessage(payload, key=f"k{n % 997}") for n in range(first, first + 1_000)])
@@ -145,9 +147,8 @@ def pages_read() -> int:
 
 
 def one_value(statement: str, column: int = 0) -> Any:
-    from sqlqueue.database.statements import execute
 
-    return execute("default", statement).fetchone()[column]
+    return LOG.execute(statement).fetchone()[column]
 
 
 if __name__ == "__main__":

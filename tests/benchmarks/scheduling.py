@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from tests.logs import LOG
+
 DUE = 10_000  # messages that are due at one moment
 LOOKS = 200
 PAYLOAD = {"filler": "x" * 285}
@@ -37,8 +39,8 @@ def looking() -> tuple[float, float]:
     began = time.perf_counter()
     with connection.execute_wrapper(counted):
         for _ in range(LOOKS):
-            poll_head("default")
-            move_due("default")
+            poll_head(LOG)
+            move_due(LOG)
     return statements / LOOKS, 1000 * (time.perf_counter() - began) / LOOKS
 
 
@@ -57,7 +59,7 @@ def falling_due() -> Iterator[tuple[str, float, float]]:
         return DUE / (time.perf_counter() - began)
 
     def move_all() -> None:
-        while move_due("default"):
+        while move_due(LOG):
             pass
 
     now = datetime.now(timezone.utc)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from sqlqueue.database.log import Log
 from tests.servers.mariadb import PrivateMariaDB
 
 COUNTS = (1, 2, 4)
@@ -218,7 +219,7 @@ def collect_all(aliases: Sequence[str], topic: str, count: int) -> int:
         return 0
     from sqlqueue.log.collect import collect
 
-    return sum(collect(alias).messages for alias in aliases)
+    return sum(collect(Log.of(alias)).messages for alias in aliases)
 
 
 ACTS: dict[str, Callable[[Sequence[str], str, int], int]] = {

@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tests.logs import LOG
 from tests.servers.mariadb import PrivateMariaDB
 
 JDBC_JAR = Path(os.environ.get("JDBC_JAR", "/usr/share/java/mariadb-java-client.jar"))
@@ -155,8 +156,8 @@ class Bench:
 
         def plain(few: bool, sink: Callable[[Any], None]) -> None:
             scan = TableScan(said.table, said.table.chosen(FEW.split(",") if few else ()))
-            for portion in batch("default", said, 1):
-                for found in scan.read("default", portion):
+            for portion in batch(LOG, said, 1):
+                for found in scan.read(LOG, portion):
                     sink(found)
 
         def noop(frame: Any) -> None:

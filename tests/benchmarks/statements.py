@@ -15,6 +15,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from tests.logs import LOG
 from tests.servers.mysql import PrivateMySQL
 
 GROUPS = ("first", "second", "third")
@@ -79,7 +80,7 @@ def measured(rate: float, messages: int, together: int) -> Counted:
     from sqlqueue.consumers.subscriber import Subscriber
     from sqlqueue.log.stored_topics import insert
 
-    insert("default", TOPIC, PARTITIONS)
+    insert(LOG, TOPIC, PARTITIONS)
     consumers = [Consumer(topic=TOPIC, handler=lambda _: None, **build(TOPIC, {"group": name})) for name in GROUPS]
     subscriber = Subscriber(consumers, background_tasks=False, pool=InlinePool)
     now, numbers = subscriber.clock(), count()

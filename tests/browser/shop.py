@@ -5,6 +5,7 @@ from sqlqueue.log.groups import register
 from sqlqueue.models import Message, ScheduledMessage, SubscriberHeartbeat
 from sqlqueue.operations.pause import pause
 from tests.consuming import Consuming
+from tests.logs import LOG
 from tests.processes import wait_until
 
 TOPIC = "orders"
@@ -51,7 +52,7 @@ class Shop:
 
     def absent(self) -> None:
         """Let a group be away."""
-        register("default", "archive", TOPIC, start="earliest")
+        register(LOG, "archive", TOPIC, start="earliest")
 
     def crowd(self) -> None:
         """Be in trouble, with names, keys and ids as long as they come."""
@@ -64,8 +65,8 @@ class Shop:
         ScheduledMessage.objects.create(
             topic="no such name!", payload=1, refused=True, refusal="it is no name: " + "y" * 90
         )
-        register("default", "bookkeeping-and-everything-that-belongs-to-it", TOPIC, start="earliest")
-        pause("default", TOPIC, "bookkeeping-and-everything-that-belongs-to-it")
+        register(LOG, "bookkeeping-and-everything-that-belongs-to-it", TOPIC, start="earliest")
+        pause(LOG, TOPIC, "bookkeeping-and-everything-that-belongs-to-it")
 
     def serve(self) -> None:
         """Have consumers at work, a process's worth for each group; return when they are."""

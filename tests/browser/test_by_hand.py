@@ -10,6 +10,7 @@ from sqlqueue.log.schedule import move_due
 from sqlqueue.models import ConsumerGroup, Message, Request, ScheduledMessage
 from tests.browser.shop import TOPIC, Shop
 from tests.browser.visiting import Visitor
+from tests.logs import LOG
 from tests.processes import wait_until
 
 SCHEDULED = "/admin/sqlqueue/scheduledmessage/"
@@ -43,7 +44,7 @@ def test_one_that_was_refused_is_corrected_and_delivered(visitor: Visitor, shop:
     shop.trouble()
     payload = {"number": 500, "to": "Avalon", "wish": "ü" * 500}
     ScheduledMessage.objects.create(topic=TOPIC, payload=payload, partition_key=LONG_KEY, priority=9)
-    assert move_due("default")
+    assert move_due(LOG)
     shop.serve()
     page = visitor.open(SCHEDULED)
     page.get_by_role("row").filter(has_text="refused").get_by_role("link").first.click()

@@ -14,6 +14,7 @@ from tests.browser.shop import TOPIC, Shop
 from tests.browser.test_overview import OVERVIEW
 from tests.browser.tour import INDEX
 from tests.browser.visiting import Visitor
+from tests.logs import LOG
 
 pytestmark = pytest.mark.parametrize("width", WIDTHS)
 
@@ -25,8 +26,8 @@ def narrowed(visitor: Visitor, width: int) -> Page:
 
 def test_what_needs_attention_leads_to_where_something_can_be_done(operator: Visitor, shop: Shop, width: int) -> None:
     shop.trouble()
-    register("default", "books", TOPIC, start="earliest")
-    pause("default", TOPIC, "books")
+    register(LOG, "books", TOPIC, start="earliest")
+    pause(LOG, TOPIC, "books")
     publish("parcels", 1)
     page = narrowed(operator, width)
     for text, link, heading in (

@@ -15,6 +15,7 @@ from sqlqueue.models import ConsumerGroup, Message, ScheduledMessage
 from sqlqueue.operations.reschedule_requests import WaitingDeliveries, request_rescheduling
 from tests.browser.shop import LONG_ID, LONG_KEY, TOPIC
 from tests.browser.visiting import Visitor
+from tests.logs import LOG
 
 INDEX = "/admin/sqlqueue/"
 PEOPLE = "/admin/sqlqueue_people/"
@@ -35,9 +36,9 @@ def by_hand() -> list[str]:
     """Give the pages of what is done by hand something to show, and return their addresses: as they are opened, when
     they have counted, and with a value that is refused."""
     key = Message.objects.get(topic=TOPIC, message_id="200").partition_key
-    rescheduling = request_rescheduling("default", WaitingDeliveries(TOPIC, "mail", error="reached", key=key), rate=0.5)
+    rescheduling = request_rescheduling(LOG, WaitingDeliveries(TOPIC, "mail", error="reached", key=key), rate=0.5)
     ScheduledMessage.objects.create(topic=TOPIC, payload={"number": 900}, priority=9)
-    move_due("default")
+    move_due(LOG)
     many = f"{INDEX}request/reschedule/?of={ConsumerGroup.objects.get(consumer_group='mail').pk}"
     purge = f"{INDEX}topic/{TOPIC}/purge/"
     cases = [work_item(state) for state in (OPEN, REVIEW, DONE)]

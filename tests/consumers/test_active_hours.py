@@ -9,6 +9,7 @@ from sqlqueue import publish, subscribe
 from sqlqueue.conf import settings as options
 from sqlqueue.core.active_hours import DAYS
 from sqlqueue.database import clock
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.flow import override
 from sqlqueue.log.groups import register
@@ -26,12 +27,12 @@ GROUP_TOPIC = {"group": "default", "topic": "reports"}
 
 def other_days() -> str:
     """Hours that neither yesterday nor today nor tomorrow belong to."""
-    today = clock.now(options.DATABASE).weekday()
+    today = clock.now(Log.of(options.DATABASE)).weekday()
     return f"{DAYS[(today + 2) % 7]}-{DAYS[(today + 5) % 7]} 00:00-24:00"
 
 
 def these_days() -> str:
-    today = clock.now(options.DATABASE).weekday()
+    today = clock.now(Log.of(options.DATABASE)).weekday()
     return f"{DAYS[(today + 6) % 7]}-{DAYS[(today + 1) % 7]} 00:00-24:00"
 
 
@@ -42,9 +43,9 @@ def test_what_is_due_outside_the_hours_waits_until_they_begin(consuming: Consumi
     host = consuming.drain()  # nothing is due
     assert not host.settled
     consuming.start()
-    wait_until(lambda: (seen := survey(options.DATABASE).groups[0]).subscribers and not seen.unowned)
+    wait_until(lambda: (seen := survey(Log.of(options.DATABASE)).groups[0]).subscribers and not seen.unowned)
     assert not handled
-    override(options.DATABASE, **GROUP_TOPIC, values={"active": these_days()})
+    override(Log.of(options.DATABASE), **GROUP_TOPIC, values={"active": these_days()})
     wait_until(lambda: handled == [1])
     assert not DeliveryState.objects.exclude(acked=True).exists()
 
@@ -61,11 +62,11 @@ def test_what_has_not_started_when_the_hours_end_is_released_without_an_attempt(
         publish("reports", number)
     host = consuming.start(threads=1)
     wait_until(lambda: host.subscriber.dispatcher.outstanding > 1)
-    override(options.DATABASE, **GROUP_TOPIC, values={"active": other_days()})
+    override(Log.of(options.DATABASE), **GROUP_TOPIC, values={"active": other_days()})
     wait_until(lambda: host.subscriber.dispatcher.outstanding == 1)
     gate.set()
-    wait_until(lambda: survey(options.DATABASE).groups[0].lag == 3)
-    override(options.DATABASE, **GROUP_TOPIC, values={"active": None})
+    wait_until(lambda: survey(Log.of(options.DATABASE)).groups[0].lag == 3)
+    override(Log.of(options.DATABASE), **GROUP_TOPIC, values={"active": None})
     wait_until(lambda: started == [1, 1, 1, 1])
 
 
@@ -77,26 +78,26 @@ def test_neither_lag_nor_age_nor_a_missing_consumer_alarms_outside_the_hours(
     consuming.consumer("reports", print, active=other_days())
     publish("reports", 1)
     consuming.drain()
-    Message.objects.update(created_at=clock.now(options.DATABASE) - timedelta(days=3))
-    seen = survey(options.DATABASE)
+    Message.objects.update(created_at=clock.now(Log.of(options.DATABASE)) - timedelta(days=3))
+    seen = survey(Log.of(options.DATABASE))
     assert (seen.groups[0].outside_hours, seen.groups[0].lag, seen.groups[0].waited) == (True, 1, None)
     assert excesses(seen) == []
     assert {(one.kind, one.severity) for one in findings(seen)} == {("outside_hours", "note"), ("no_consumers", "note")}
-    override(options.DATABASE, **GROUP_TOPIC, values={"active": None})
-    assert {one.limit for one in excesses(survey(options.DATABASE))} == {"max_lag", "max_age", "no_subscriber"}
+    override(Log.of(options.DATABASE), **GROUP_TOPIC, values={"active": None})
+    assert {one.limit for one in excesses(survey(Log.of(options.DATABASE)))} == {"max_lag", "max_age", "no_subscriber"}
 
 
 def test_age_counts_from_when_the_hours_began(transactional_db: None) -> None:
     publish("reports", 1)
-    register(options.DATABASE, **GROUP_TOPIC)
-    now = clock.now(options.DATABASE)
+    register(Log.of(options.DATABASE), **GROUP_TOPIC)
+    now = clock.now(Log.of(options.DATABASE))
     Message.objects.update(created_at=now - timedelta(days=3))
     override(
-        options.DATABASE,
+        Log.of(options.DATABASE),
         **GROUP_TOPIC,
         values={"active": f"{DAYS[now.weekday()]}-{DAYS[(now.weekday() + 1) % 7]} 00:00-24:00"},
     )
-    [group] = survey(options.DATABASE).groups
+    [group] = survey(Log.of(options.DATABASE)).groups
     assert group.oldest_age > 2 * 86_400
     assert group.waited < 2 * 86_400  # whether midnight has passed meanwhile or not
 
@@ -129,8 +130,8 @@ def test_tests_drain_at_any_time(consuming: Consuming) -> None:
 )
 def test_what_cannot_be_is_refused(consuming: Consuming, values: dict[str, str | None], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        override(options.DATABASE, **GROUP_TOPIC, values=values)
+        override(Log.of(options.DATABASE), **GROUP_TOPIC, values=values)
     with pytest.raises(ConfigurationError, match=said):
         consuming.consumer("reports", print, **values)
     with pytest.raises(ConfigurationError, match="there is no group 'default' in topic 'reports'"):
-        override(options.DATABASE, **GROUP_TOPIC, values={})
+        override(Log.of(options.DATABASE), **GROUP_TOPIC, values={})

@@ -9,13 +9,13 @@ from sqlqueue import LeaseLost, NewMessage, Reject, Retry, publish, publish_many
 from sqlqueue.consumers import atomic_executor
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
-from sqlqueue.database.statements import execute
 from sqlqueue.log import atomic
 from sqlqueue.log.groups import revoke
 from sqlqueue.models import DeliveryState, Message, Offset
 from sqlqueue.signals import delivery_settled, lease_lost
 from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming, Host, offset_row, states
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.servers.session import connection_id, end_connection
 
@@ -140,7 +140,7 @@ class TestTogether:
             record(given)
             runs.append(numbers_of(given))
             if len(runs) == 1:
-                revoke("default", "default", "t")
+                revoke(LOG, "default", "t")
 
         lease_lost.connect(hear_lost)
         delivery_settled.connect(hear_settled)
@@ -165,7 +165,7 @@ class TestTogether:
 
         def take() -> None:
             with transaction.atomic():
-                revoke("default", "default", "t")
+                revoke(LOG, "default", "t")
             connections.close_all()
 
         @consuming.consumer("t", atomic=True, batch=batch)
@@ -280,7 +280,7 @@ class TestTheFence:
                 raise ValueError
             record(delivery)
             if len(attempts) == 2:
-                execute("default", statement)  # in the handler's own transaction: seen by its settle, then rolled back
+                LOG.execute(statement)  # in the handler's own transaction: seen by its settle, then rolled back
 
         publish("t", 1)
         host = consuming.start()

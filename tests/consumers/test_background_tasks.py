@@ -35,6 +35,7 @@ from sqlqueue.stats.cached import recent_survey
 from sqlqueue.stats.survey import survey
 from tests.consuming import QUICK, Consuming
 from tests.factories import ActivityFactory, PartitionLeaseFactory, ScheduledMessageFactory, SubscriberHeartbeatFactory
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.servers.processlist import end_this_threads_connection, sessions
 from tests.servers.session import connection_id
@@ -65,7 +66,7 @@ class TestEachGetsOn:
         subscriber = died.subscriber(background_tasks=False)
         subscriber.run(drain=True)
         Activity.objects.exclude(minute=LONG_AGO).delete()
-        StatsRecorder("default", subscriber.settler.outcome_counter).run_once()
+        StatsRecorder(LOG, subscriber.settler.outcome_counter).run_once()
         [row] = Activity.objects.all()
         assert (row.minute > LONG_AGO, row.acked, row.dead, row.lag) == (True, 2, 1, 0)
 
@@ -73,20 +74,20 @@ class TestEachGetsOn:
         died.drain()
         SubscriberHeartbeatFactory(subscriber="long ago", consumer_group="default", beat_at=LONG_AGO)
         Duty.objects.update(began_at=LONG_AGO)
-        CollectorTask("default", 1.0, 1.0).run_once()
+        CollectorTask(LOG, 1.0, 1.0).run_once()
         assert not Message.objects.filter(topic="t").exists()
         assert not SubscriberHeartbeat.objects.filter(subscriber="long ago").exists()
 
     def test_the_scheduler(self, died: Consuming) -> None:
         ScheduledMessageFactory(payload="due")
-        SchedulerTask("default", 1.0).run_once()
+        SchedulerTask(LOG, 1.0).run_once()
         assert not ScheduledMessage.objects.exists()
         assert "due" in Message.objects.values_list("payload", flat=True)
 
     def test_the_replay_task(self, died: Consuming) -> None:
         died.drain()
-        request_replay("default", "t")
-        replay = RequestTask("default")
+        request_replay(LOG, "t")
+        replay = RequestTask(LOG)
         while replay.run_once():
             pass
         assert [replay.state for replay in Request.objects.all()] == ["done"]
@@ -101,10 +102,10 @@ class TestEachGetsOn:
 
 
 RESIDENTS: dict[str, Callable[[Consuming], BackgroundTask]] = {
-    "stats-recorder": lambda consuming: StatsRecorder("default", OutcomeCounter()),
-    "collector": lambda consuming: CollectorTask("default", 1.0, 1.0),
-    "scheduler": lambda consuming: SchedulerTask("default", 1.0),
-    "requests": lambda consuming: RequestTask("default"),
+    "stats-recorder": lambda consuming: StatsRecorder(LOG, OutcomeCounter()),
+    "collector": lambda consuming: CollectorTask(LOG, 1.0, 1.0),
+    "scheduler": lambda consuming: SchedulerTask(LOG, 1.0),
+    "requests": lambda consuming: RequestTask(LOG),
     "lease-renewer": lambda consuming: lease_renewer_of(consuming),
 }
 
@@ -170,7 +171,7 @@ def test_one_whose_idle_connection_the_server_has_ended_fails_no_iteration(
 @pytest.mark.database("mariadb", "mysql", "postgresql")
 def test_the_collector_trusts_no_horizon_from_before_a_lost_connection(consuming: Consuming) -> None:
     """The server may have been restarted, and may assign offsets again."""
-    collector = CollectorTask("default", 1.0, 1.0)
+    collector = CollectorTask(LOG, 1.0, 1.0)
     collector._guarded(collector.run_once)
     before = collector._horizon
     collector._guarded(collector.run_once)
@@ -217,7 +218,7 @@ def test_a_lost_lease_is_noticed_though_as_many_are_held_as_before(died: Consumi
 
 
 def failing() -> list[doctor.Diagnosis]:
-    examined = doctor.examine(diagnostics.read("default", ()))
+    examined = doctor.examine(diagnostics.read(LOG, ()))
     return [one for one in examined if one.about == "background tasks" and one.level == doctor.ERROR]
 
 
@@ -233,7 +234,7 @@ def test_one_that_fails_again_and_again_is_reported_until_it_gets_on(
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE sqlqueue_batch RENAME COLUMN deadline_at TO away")
     try:
-        wait_until(lambda: survey("default").failing)
+        wait_until(lambda: survey(LOG).failing)
         [finding] = failing()
         assert f"{host.name}: batches: " in finding.text
         assert "deadline" in finding.text
@@ -241,19 +242,19 @@ def test_one_that_fails_again_and_again_is_reported_until_it_gets_on(
         recent_survey.forget()
         answer = health(detailed=True)
         assert (answer.status, answer.body["passed"][0]["limit"]) == (503, "failing_tasks")
-        shown = [one.text for one in findings(survey("default"))]
+        shown = [one.text for one in findings(survey(LOG))]
         assert any(f"A background task fails again and again: {host.name}: batches: " in text for text in shown)
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE sqlqueue_batch RENAME COLUMN away TO deadline_at")
-    wait_until(lambda: not survey("default").failing)
+    wait_until(lambda: not survey(LOG).failing)
     recent_survey.forget()
     assert health(detailed=True).status == 200
     assert failing() == []
 
 
 def test_one_that_failed_once_is_not_reported(died: Consuming) -> None:
-    scheduler = SchedulerTask("default", 1.0)
+    scheduler = SchedulerTask(LOG, 1.0)
 
     def fail() -> bool:
         raise ValueError("no")
@@ -271,7 +272,7 @@ def test_one_that_failed_once_is_not_reported(died: Consuming) -> None:
 
 def test_one_that_fails_again_and_again_tries_another_connection(died: Consuming) -> None:
     """A node that has lost its cluster lets no statement through, and closes no connection."""
-    scheduler = SchedulerTask("default", 1.0)
+    scheduler = SchedulerTask(LOG, 1.0)
 
     def fail() -> bool:
         connection.cursor().execute("SELECT a_column FROM no_table")

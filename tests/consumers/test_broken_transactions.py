@@ -10,12 +10,12 @@ import pytest
 from django.db import Error, connection, transaction
 
 from sqlqueue import publish
-from sqlqueue.database.statements import execute
 from sqlqueue.models import Message
 from sqlqueue.testing import drain
 from tests.app.models import Effect
 from tests.consuming import Consuming
 from tests.counting import OF_A_CONNECTION
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.servers.processlist import sessions
 from tests.servers.session import connection_id
@@ -35,7 +35,7 @@ def write(value: str) -> None:
 
 def change(name: str) -> None:
     """In plain SQL: of an error in its own writes Django remembers that the block is to be rolled back."""
-    execute("default", f"UPDATE {TABLE} SET value = 'changed' WHERE name = %s", (name,))
+    LOG.execute(f"UPDATE {TABLE} SET value = 'changed' WHERE name = %s", (name,))
 
 
 def dead_letter() -> str:
@@ -53,10 +53,10 @@ class Rival:
         """Return the error of the deadlock."""
         change("first")
         if connection.vendor == "postgresql":
-            execute("default", "SET LOCAL deadlock_timeout = '10ms'")
+            LOG.execute("SET LOCAL deadlock_timeout = '10ms'")
         with OpenTransaction() as other:
             if connection.vendor == "postgresql":
-                other.do(lambda: execute("default", "SET LOCAL deadlock_timeout = '60s'"))
+                other.do(lambda: LOG.execute("SET LOCAL deadlock_timeout = '60s'"))
             other.do(lambda: change("weight"))  # InnoDB ends the transaction that has changed less
             other.do(lambda: change("second"))
             session = other.do(connection_id)
@@ -104,14 +104,14 @@ def test_a_deadlock_that_a_handler_swallows_fails_the_attempt(consuming: Consumi
 def test_ddl_which_commits_what_was_written_before_fails_the_attempt(consuming: Consuming, batch: bool) -> None:
     @consuming.consumer("t", atomic=True, batch=batch, max_attempts=1)
     def handle(given) -> None:
-        execute("default", "CREATE TABLE IF NOT EXISTS made_by_a_handler (n INT)")
+        LOG.execute("CREATE TABLE IF NOT EXISTS made_by_a_handler (n INT)")
         write("after")
 
     publish("t", 1)
     try:
         consuming.drain()
     finally:
-        execute("default", "DROP TABLE IF EXISTS made_by_a_handler")
+        LOG.execute("DROP TABLE IF EXISTS made_by_a_handler")
     assert seen() == []
     assert "its transaction had ended before" in dead_letter()
 
@@ -119,12 +119,12 @@ def test_ddl_which_commits_what_was_written_before_fails_the_attempt(consuming: 
 def roll_back_in_sqlite() -> None:
     there = Effect.objects.values_list("id", flat=True)[0]
     with pytest.raises(Error):
-        execute("default", f"INSERT OR ROLLBACK INTO {TABLE} (id, name, value, created) VALUES ({there}, '', '', '')")
+        LOG.execute(f"INSERT OR ROLLBACK INTO {TABLE} (id, name, value, created) VALUES ({there}, '', '', '')")
 
 
 def roll_back_in_sqlite_and_begin_anew() -> None:
     roll_back_in_sqlite()
-    execute("default", "BEGIN")
+    LOG.execute("BEGIN")
 
 
 @pytest.mark.database("sqlite")
@@ -148,11 +148,11 @@ def test_an_error_that_rolls_back_on_sqlite_fails_the_attempt(
 
 def fail() -> None:
     with pytest.raises(Error):
-        execute("default", "SELECT 1 / 0")
+        LOG.execute("SELECT 1 / 0")
 
 
 def commit() -> None:
-    execute("default", "COMMIT")
+    LOG.execute("COMMIT")
 
 
 def commit_and_go_on() -> None:
@@ -161,7 +161,7 @@ def commit_and_go_on() -> None:
 
 
 def roll_back_and_go_on() -> None:
-    execute("default", "ROLLBACK")
+    LOG.execute("ROLLBACK")
     write("after")
 
 

@@ -18,6 +18,7 @@ from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming
 from tests.control_threads import Guard, guarded
 from tests.factories import MessageValueFactory
+from tests.logs import LOG
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.once
@@ -83,7 +84,7 @@ def test_an_overrun_and_a_lost_lease_are_noticed_without_it(consuming: Consuming
     wait_until(lambda: host.subscriber.dispatcher.outstanding)
     wait_until(lambda: "late" in lost)
     with transaction.atomic():
-        revoke("default", "revoked", "t")
+        revoke(LOG, "revoked", "t")
     wait_until(lambda: "revoked" in lost)
     host.stop()
     assert not control_threads.trespasses

@@ -20,6 +20,7 @@ from sqlqueue.consumers.pulled_delivery import PulledDelivery
 from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.core.settle_plan import Execution
 from tests.counting import Cost, Costs, Counter
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.steady import SETTINGS, Steady, settle
 
@@ -136,7 +137,7 @@ class Receiver:
         self.subscriber = steady.start(self._consumer.handler, pool=self._pool, between=self.receive, **options)
 
     def _pool(self, report: Callable[..., None], ended: Callable[[Execution], None]) -> PullPool:
-        return PullPool("default", self._consumer, report, ended, lambda: None, self._deliveries)
+        return PullPool(LOG, self._consumer, report, ended, lambda: None, self._deliveries)
 
     def receive(self) -> None:
         while not self._deliveries.empty():

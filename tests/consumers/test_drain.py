@@ -15,6 +15,7 @@ from sqlqueue.log.schedule import move_due
 from sqlqueue.log.status import anything_due
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Offset, Topic
 from tests.consuming import QUICK, Consuming, states
+from tests.logs import LOG
 from tests.processes import wait_until
 
 
@@ -148,9 +149,9 @@ def test_two_of_them_leave_what_was_released_behind_a_message_that_waits(
     )
     # A second attempt that has ended is written a moment later: its row is due until then.
     wait_until(lambda: all(host.subscriber.idle and not host.subscriber.anything_due() for host in hosts))
-    assert not anything_due("default", "default", "t", ordering)
+    assert not anything_due(LOG, "default", "t", ordering)
     DeliveryState.objects.filter(retry_count__gt=0).update(invisible_until=DatabaseNow())
-    assert anything_due("default", "default", "t", ordering)
+    assert anything_due(LOG, "default", "t", ordering)
 
 
 def test_what_enters_the_log_between_two_looks_is_not_missed(
@@ -167,7 +168,7 @@ def test_what_enters_the_log_between_two_looks_is_not_missed(
 
         def unread_before_it_is_moved(streams: Sequence[AssignedPartition]) -> bool:
             found = unread(streams)
-            move_due("default")
+            move_due(LOG)
             return found
 
         monkeypatch.setattr(subscriber.reader, "unread", unread_before_it_is_moved)

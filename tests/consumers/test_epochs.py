@@ -16,6 +16,7 @@ from sqlqueue.operations.move import move
 from sqlqueue.operations.reschedule import reschedule
 from tests import epochs
 from tests.consuming import QUICK, Consuming, Host
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.progress import dead_letter_offsets, keys_of_partitions, wait_until_settled
 
@@ -112,7 +113,7 @@ def test_three_epochs_in_batches(consuming: Consuming, course: Course) -> None:
 
 def walk(consuming: Consuming, course: Course, troubles: bool = True) -> None:
     """Let two subscribers go through three epochs, of which the last begins meanwhile."""
-    register("default", "g", "t")
+    register(LOG, "g", "t")
     course.publish()
     epochs.alter("t", 6)
     course.publish()
@@ -127,7 +128,7 @@ def walk(consuming: Consuming, course: Course, troubles: bool = True) -> None:
 
 
 def test_only_what_shares_keys_with_a_delayed_message_waits(consuming: Consuming, course: Course) -> None:
-    register("default", "g", "t")
+    register(LOG, "g", "t")
     course.troubles["key-0", 0] = Retry(delay=3600)
     consuming.consumer("t", course, group="g")
     course.publish()
@@ -141,12 +142,12 @@ def test_only_what_shares_keys_with_a_delayed_message_waits(consuming: Consuming
     wait_until(lambda: BlockedRange.objects.exists() or DeliveryState.objects.count() >= 3)
     assert set(course.began) == free | first
     (row,) = DeliveryState.objects.filter(retry_count=1, acked=False)
-    reschedule("default", "g", "t", [row.message_offset])
+    reschedule(LOG, "g", "t", [row.message_offset])
     course.check()
 
 
 def test_dead_letters_hold_nothing_up(consuming: Consuming, course: Course) -> None:
-    register("default", "g", "t")
+    register(LOG, "g", "t")
     offset = epochs.publish_into("t", 0, "key-0")
     course.published["key-0"] = 1
     course.troubles["key-0", 0] = Reject("for good")
@@ -178,13 +179,13 @@ def test_a_rewind_is_in_order_too(consuming: Consuming, course: Course) -> None:
     for _ in range(3):
         course.check()
         course.began.clear()
-        move("default", "g", "t", 0)
+        move(LOG, "g", "t", 0)
     course.check()
 
 
 def test_messages_for_another_group_at_an_epochs_end_hold_nothing_up(consuming: Consuming, course: Course) -> None:
-    register("default", "g", "t")
-    register("default", "other", "t")
+    register(LOG, "g", "t")
+    register(LOG, "other", "t")
     for key in keys_of_partitions(4):
         offset = publish("t", {}, key=key).offset
         Message.objects.filter(offset=offset).update(target_group="other")
@@ -197,7 +198,7 @@ def test_messages_for_another_group_at_an_epochs_end_hold_nothing_up(consuming: 
 
 def test_what_a_filter_leaves_out_at_an_epochs_end_holds_nothing_up(consuming: Consuming, course: Course) -> None:
     consuming.consumer("t", course, group="g", where={"key": "key-0"})
-    register("default", "g", "t")
+    register(LOG, "g", "t")
     for key in keys_of_partitions(4):
         publish("t", {}, key=f"not {key}")
     epochs.alter("t", 4)
@@ -217,7 +218,7 @@ def test_a_retired_epoch_is_given_up(consuming: Consuming, course: Course, setti
     course.check()
 
     def gone() -> bool:
-        collect("default")
+        collect(LOG)
         return len(epochs.epochs("t")) == 1
 
     wait_until(gone)
@@ -229,7 +230,7 @@ def test_a_retired_epoch_is_given_up(consuming: Consuming, course: Course, setti
 
 def test_partitions_are_named_within_their_epoch(consuming: Consuming, course: Course) -> None:
     consuming.consumer("t", course, group="g")
-    register("default", "g", "t")
+    register(LOG, "g", "t")
     publish("t", 0, key="kept")  # else the epoch is retired at once
     epochs.alter("t", 6)
     halves = [frozenset({0, 1}), frozenset({2, 3, 4, 5})]

@@ -33,6 +33,7 @@ from sqlqueue.operations.republish import republish
 from sqlqueue.signals import deliveries_dispatched
 from sqlqueue.testing import drain
 from tests.consuming import QUICK, Consuming, watermark
+from tests.logs import LOG
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -230,9 +231,9 @@ def test_expired_messages_of_one_key_do_not_hold_up_those_behind_them(consuming:
 
 def test_one_that_was_in_flight_with_a_killed_process_is_not_delivered_again(consuming: Consuming) -> None:
     publish_many("t", [NewMessage(n, key="a", expires=HOUR if n == 0 else None) for n in range(2)])
-    horizon = highest_offset("default")
-    groups.register("default", "g", "t")
-    acquire("default", "killed", "g", "t", [0], priorities=1, lease_duration=3600, horizon=horizon)
+    horizon = highest_offset(LOG)
+    groups.register(LOG, "g", "t")
+    acquire(LOG, "killed", "g", "t", [0], priorities=1, lease_duration=3600, horizon=horizon)
     Offset.objects.update(claimed_to=horizon)
     PartitionLease.objects.update(holder="", valid_until=None)
     end_time(0)
@@ -302,9 +303,9 @@ def test_its_replay_and_its_copies_do_not_expire(consuming: Consuming) -> None:
 def test_of_a_scheduled_message_the_time_counts_from_when_it_is_due(consuming: Consuming, payload: object) -> None:
     publish("t", payload, delay=3600, expires=60)
     number = ScheduledMessage.objects.values_list("pk", flat=True).get()
-    assert move_due("default") == 0
-    run_now("default", [number])
-    assert move_due("default") == 1
+    assert move_due(LOG) == 0
+    run_now(LOG, [number])
+    assert move_due(LOG) == 1
     message = Message.objects.get(topic="t")
     assert message.expires_at is not None
     assert 55 <= (message.expires_at - datetime.now(timezone.utc)).total_seconds() <= 60
@@ -314,8 +315,8 @@ def test_a_scheduled_message_that_the_scheduler_finds_too_late_has_expired(consu
     publish_many("t", [NewMessage(n, delay=3600, expires=60) for n in range(2)])
     late, in_time = ScheduledMessage.objects.order_by("pk").values_list("pk", flat=True)
     now = datetime.now(timezone.utc)
-    edit("default", late, at=now - timedelta(seconds=61))
-    edit("default", in_time, at=now - timedelta(seconds=30))
+    edit(LOG, late, at=now - timedelta(seconds=61))
+    edit(LOG, in_time, at=now - timedelta(seconds=30))
     seen: list[int] = []
     consuming.consumer("t", keep(seen))
     drain()
@@ -363,14 +364,14 @@ def test_plain_sql_with_a_time_that_makes_no_sense_is_refused(after: float) -> N
         cursor.execute(
             "INSERT INTO sqlqueue_scheduled_message (topic, payload, expires_after) VALUES ('t', '1', %s)", [after]
         )
-    move_due("default")
+    move_due(LOG)
     assert "expires_after must lie between" in str(ScheduledMessage.objects.get().refusal)
 
 
 def test_plain_sql_gives_a_message_its_time() -> None:
     with connection.cursor() as cursor:
         cursor.execute("INSERT INTO sqlqueue_scheduled_message (topic, payload, expires_after) VALUES ('t', '1', 3600)")
-    move_due("default")
+    move_due(LOG)
     end = Message.objects.get().expires_at
     assert end is not None
     assert HOUR - timedelta(seconds=30) <= end - datetime.now(timezone.utc) <= HOUR

@@ -15,6 +15,7 @@ from sqlqueue.consumers import reader as reader_module
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.database.horizon import highest_offset
+from sqlqueue.database.log import Log
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import groups
 from sqlqueue.log import portions as portions_module
@@ -24,6 +25,7 @@ from sqlqueue.operations.republish import republish
 from sqlqueue.stats.throughput import add
 from sqlqueue.testing import drain
 from tests.consuming import QUICK, Consuming, states, watermark
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.subscribers import consumer
 from tests.transactions import OpenTransaction
@@ -72,7 +74,7 @@ def test_what_does_not_match_is_acked_and_counted_without_a_row(consuming: Consu
     assert sorted(seen) == list(range(0, 20, 2))
     assert filtered() - before == 10
     assert subscriber.settled == 10
-    assert watermark("t") == highest_offset("default")
+    assert watermark("t") == highest_offset(LOG)
     assert states("t") == []
     assert [get_status("t", id=f"n{n}", key=f"k{n % 3}").groups["default"].state for n in (0, 1)] == ["acked", "acked"]  # type: ignore[union-attr]
 
@@ -80,7 +82,7 @@ def test_what_does_not_match_is_acked_and_counted_without_a_row(consuming: Consu
 def test_where_nothing_matches_the_group_is_at_the_end_of_the_log(consuming: Consuming) -> None:
 
     def at_the_end() -> bool:
-        return Offset.objects.filter(offset_acked=highest_offset("default")).exists()
+        return Offset.objects.filter(offset_acked=highest_offset(LOG)).exists()
 
     numbered(10)
     consuming.consumer("t", keep([]), where={"key": "none"})
@@ -143,7 +145,7 @@ def test_of_a_batch(consuming: Consuming, atomic: bool) -> None:
     consuming.consumer("t", handle, where=EVEN, batch=True, batch_size=4, atomic=atomic)
     consuming.drain()
     assert sorted(seen) == list(range(0, 30, 2))
-    assert watermark("t") == highest_offset("default")
+    assert watermark("t") == highest_offset(LOG)
     assert set(rows) == {0}, "the position of an atomic batch passes what lies between"
 
 
@@ -156,7 +158,7 @@ def test_of_a_pull_loop() -> None:
             seen.append(delivery.payload["n"])
             delivery.ack()
     assert sorted(seen) == [4, 5]
-    wait_until(lambda: watermark("t") == highest_offset("default"))
+    wait_until(lambda: watermark("t") == highest_offset(LOG))
 
 
 def test_of_an_async_pull_loop() -> None:
@@ -201,7 +203,7 @@ def test_a_key_goes_on_in_order_behind_one_that_waits(consuming: Consuming) -> N
     opened.set()
     wait_until(lambda: len(seen) == 125, message=lambda: f"{seen}")
     assert seen[25:] == list(range(0, 200, 2))
-    wait_until(lambda: watermark("t") == highest_offset("default"))
+    wait_until(lambda: watermark("t") == highest_offset(LOG))
     wait_until(lambda: not DeliveryState.objects.exists())
 
 
@@ -224,9 +226,9 @@ def test_beyond_an_open_transaction(consuming: Consuming) -> None:
 def test_what_a_killed_process_had_claimed_is_left_out_by_its_successor(consuming: Consuming) -> None:
     """Its rows say that it may have been delivered: a filter forgets them, and charges nobody."""
     numbered(6)
-    horizon = highest_offset("default")
-    groups.register("default", "default", "t")
-    acquire("default", "killed", "default", "t", [0], priorities=1, lease_duration=3600, horizon=horizon)
+    horizon = highest_offset(LOG)
+    groups.register(LOG, "default", "t")
+    acquire(LOG, "killed", "default", "t", [0], priorities=1, lease_duration=3600, horizon=horizon)
     Offset.objects.update(claimed_to=horizon)
     PartitionLease.objects.update(holder="", valid_until=None)
     seen: list[int] = []
@@ -254,11 +256,11 @@ def test_messages_in_doubt_that_do_not_fit_into_one_read_are_left_out_by_the_nex
         load=lambda offset, row, message, now: left_out.append(offset),
     )
 
-    def portion(alias: str, asked: Sequence[Asked], server: Any) -> Any:
+    def portion(log: Log, asked: Sequence[Asked], server: Any) -> Any:
         return [(dict.fromkeys(one.offsets[:2], ("row", "message")), 2) for one in asked]
 
     monkeypatch.setattr(reader_module, "load", portion)
-    reader_module.Reader.leave_out(SimpleNamespace(alias="default", server=None), assigned, 0.0)  # type: ignore[arg-type]
+    reader_module.Reader.leave_out(SimpleNamespace(log=LOG, server=None), assigned, 0.0)  # type: ignore[arg-type]
     assert left_out == [1, 2, 3, 4, 5]
 
 
@@ -266,17 +268,17 @@ def test_what_a_killed_process_had_left_out_is_not_loaded_one_by_one(
     consuming: Consuming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbered(60)
-    horizon = highest_offset("default")
-    groups.register("default", "default", "t")
-    acquire("default", "killed", "default", "t", [0], priorities=1, lease_duration=3600, horizon=horizon)
+    horizon = highest_offset(LOG)
+    groups.register(LOG, "default", "t")
+    acquire(LOG, "killed", "default", "t", [0], priorities=1, lease_duration=3600, horizon=horizon)
     Offset.objects.update(claimed_to=horizon)
     PartitionLease.objects.update(holder="", valid_until=None)
     loads: list[int] = []
     load = reader_module.load
 
-    def note(alias: str, asked: Sequence[Asked], server: Any) -> Any:
+    def note(log: Log, asked: Sequence[Asked], server: Any) -> Any:
         loads.extend(len(one.offsets) for one in asked)
-        return load(alias, asked, server)
+        return load(log, asked, server)
 
     monkeypatch.setattr(reader_module, "load", note)
     monkeypatch.setattr(reader_module, "FIRST_READ", 20)
@@ -306,7 +308,7 @@ def test_what_waits_for_a_retry_when_the_filter_becomes_narrower(consuming: Cons
     DeliveryState.objects.update(invisible_until="2020-01-01T00:00Z")
     Subscriber([with_filter]).run(drain=True)
     assert seen == [2]
-    assert watermark("t") == highest_offset("default")
+    assert watermark("t") == highest_offset(LOG)
     assert not DeliveryState.objects.exists()
     assert not Message.objects.exclude(topic="t").exists(), "nothing is a dead letter"
 
@@ -326,7 +328,7 @@ def test_what_lies_between_messages_that_wait_when_the_filter_becomes_wider(cons
     DeliveryState.objects.update(invisible_until="2020-01-01T00:00Z")
     Subscriber([consumer("t", keep(seen))]).run(drain=True)
     assert seen == [0, 2, 3, 4], "only 3 lies between messages that wait behind another"
-    assert watermark("t") == highest_offset("default")
+    assert watermark("t") == highest_offset(LOG)
 
 
 def test_what_is_replayed_rescheduled_or_expired_passes_the_filter_too(consuming: Consuming) -> None:
@@ -395,7 +397,7 @@ def test_where_it_leaves_out_nearly_all_only_what_matches_is_read_whole(
         subscriber.run(drain=True)
     assert sorted((one.payload["n"], one.id, one.headers["rare"]) for one in seen) == [(n, f"n{n}", True) for n in rare]
     assert filtered() - before == 298
-    assert watermark("t") == highest_offset("default")
+    assert watermark("t") == highest_offset(LOG)
     assert states("t") == []
     reads = [(sql, params) for sql, params in statements if "FROM sqlqueue_message" in sql and "headers" in sql]
     sized = 3  # columns, each with a parameter: the most bytes
@@ -445,6 +447,6 @@ def test_the_minutes_activity_has_it(consuming: Consuming) -> None:
     subscriber = consuming.drain()
     counts = subscriber.settler.outcome_counter.take()
     if counts:  # otherwise the stats recorder has written them
-        add("default", counts)
+        add(LOG, counts)
     row = Activity.objects.get(topic="t", acked__gt=0)
     assert (row.acked, row.filtered) == (5, 5)

@@ -24,6 +24,7 @@ from tests.consumers.test_many_subscribers import publish_behind_a_gap
 from tests.consumers.test_pace import counted
 from tests.consumers.test_reading import OpenPublish
 from tests.factories import MessageValueFactory
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -156,7 +157,7 @@ def test_what_others_own_is_read_for_nothing_less_and_less(host: Host, seen: lis
 def test_it_is_useful_if_half_of_the_messages_are_taken() -> None:
     for total, well in ((2, True), (3, False)):
         messages = {("t", number, 0): [MessageValueFactory(offset=11 + number)] for number in range(total)}
-        of_one = Following("default", ServerIdentity("default"))
+        of_one = Following(LOG, ServerIdentity(LOG))
         of_one.keep(following.Newest(messages, total, 10 + total, None), 10)
         assert of_one.already_read(PartitionRef("g", "t", 0), Read(10, 4)).messages == messages["t", 0, 0]
         of_one.drop()
@@ -209,7 +210,7 @@ def test_what_a_read_may_not_bring_is_not_already_read(monkeypatch: pytest.Monke
     messages = [MessageValueFactory(offset=offset, payload='"xx"') for offset in (11, 12, 13)]
     newest = following.Newest({("t", 0, 0): messages}, 3, 13, None)
     monkeypatch.setattr(following, "read_newest", lambda *_: newest)
-    of_one = Following("default", ServerIdentity("default"))
+    of_one = Following(LOG, ServerIdentity(LOG))
     assert of_one.read(10) is newest
     ref, read = PartitionRef("g", "t", 0), Read(10, 4, size=12)
     assert of_one.already_read(ref, read) is None

@@ -15,6 +15,7 @@ from sqlqueue.models import Offset
 from tests.consumers.test_many_subscribers import probes, publish_behind_a_gap
 from tests.consumers.test_pace import counted
 from tests.consumers.test_reading import OpenPublish
+from tests.logs import LOG
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("mariadb", "mysql", "postgresql")]
 
@@ -89,7 +90,7 @@ def test_an_open_transaction_is_waited_for_at_the_gate(hosted: Subscriber) -> No
 def test_what_is_seen_without_the_gate_ends_its_question() -> None:
     """The transactions that it has waited for have ended. Else those that come later would not count."""
     publish("t", 0)
-    of_one = LogEnd("default", ServerIdentity("default"))
+    of_one = LogEnd(LOG, ServerIdentity(LOG))
     for _ in range(2):
         of_one.look(WorkingSet(), 0.0)
     slow = OpenPublish("slow", key="a")

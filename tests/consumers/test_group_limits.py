@@ -14,6 +14,7 @@ from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import EXPIRED, POSTPONED, RETRIED, UNSTARTED, Outcome
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import Attempt, Execution
+from sqlqueue.database.log import Log
 from sqlqueue.log.flow import override
 from sqlqueue.models import DeliveryState, LimitShare
 from sqlqueue.stats.survey import survey
@@ -21,6 +22,7 @@ from tests.consumer_processes import holders
 from tests.consumers.test_in_doubt import leave_in_flight
 from tests.consuming import QUICK, Consuming
 from tests.factories import MessageValueFactory
+from tests.logs import LOG
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -49,7 +51,7 @@ class AtWork:
 
 
 def limited() -> bool:
-    return survey(options.DATABASE).groups[0].limited
+    return survey(Log.of(options.DATABASE)).groups[0].limited
 
 
 def test_no_more_handlers_run_at_once_than_the_limit_in_several_processes(consuming: Consuming) -> None:
@@ -90,9 +92,9 @@ def test_what_waits_for_its_token_is_charged_nothing_and_goes_on_when_the_limit_
     consuming.start()
     wait_until(lambda: attempts == [1])
     wait_until(limited)
-    assert survey(options.DATABASE).groups[0].lag >= 19
+    assert survey(Log.of(options.DATABASE)).groups[0].lag >= 19
     assert not DeliveryState.objects.exclude(acked=True).exists()
-    override(options.DATABASE, **GROUP_TOPIC, values={"rate_limit": None})
+    override(Log.of(options.DATABASE), **GROUP_TOPIC, values={"rate_limit": None})
     wait_until(lambda: attempts == [1] * 20)
 
 
@@ -104,7 +106,7 @@ def test_a_rate_holds_over_several_processes(consuming: Consuming) -> None:
     wait_until(lambda: len(done) == 1)
     wait_until(lambda: LimitShare.objects.alive().filter(held_back=True).count() == len(hosts))
     assert len(done) == 1  # the bucket of a slow rate holds one
-    override(options.DATABASE, **GROUP_TOPIC, values={"rate_limit": "1000/s"})
+    override(Log.of(options.DATABASE), **GROUP_TOPIC, values={"rate_limit": "1000/s"})
     wait_until(lambda: len(done) == 30)
 
 
@@ -148,7 +150,7 @@ def test_what_a_killed_process_had_in_flight_is_delivered_though_nothing_else_wa
 @pytest.mark.once
 def test_a_group_with_nothing_to_do_asks_for_nothing(django_assert_num_queries: Any) -> None:
     flow = checked_flow({"rate_limit": "10/s", "concurrency_limit": 2, "retry_budget": "5/m"}, [])
-    limiter = GroupLimiter(options.DATABASE, "default", "calls", flow, batch=False)
+    limiter = GroupLimiter(Log.of(options.DATABASE), "default", "calls", flow, batch=False)
     with django_assert_num_queries(0):
         for now in range(0, 1_000, 100):
             limiter.renew("idle", [], float(now))
@@ -159,7 +161,7 @@ def test_a_group_that_is_gone_is_not_asked_for_again_and_again_because_it_fails(
     django_assert_num_queries: Any,
 ) -> None:
     flow = checked_flow({"retry_budget": "1/d"}, [])
-    limiter = GroupLimiter(options.DATABASE, "gone", "calls", flow, batch=False)
+    limiter = GroupLimiter(Log.of(options.DATABASE), "gone", "calls", flow, batch=False)
     for _ in range(5):
         limiter.finished(attempt(), Outcome(RETRIED))
     limiter.renew("one", [], 100.0)
@@ -170,7 +172,7 @@ def test_a_group_that_is_gone_is_not_asked_for_again_and_again_because_it_fails(
 
 @pytest.mark.once
 def test_what_is_too_late_for_its_handler_gives_its_token_back() -> None:
-    limiter = GroupLimiter("default", **GROUP_TOPIC, flow=checked_flow({"rate_limit": "1/h"}, []), batch=False)
+    limiter = GroupLimiter(LOG, **GROUP_TOPIC, flow=checked_flow({"rate_limit": "1/h"}, []), batch=False)
     limiter._stock.draw(1, 0.0, 0.0, 10.0)
     late = attempt()
     limiter.started([Execution(late.lease, [late])])
@@ -184,7 +186,7 @@ def test_what_is_too_late_for_its_handler_gives_its_token_back() -> None:
 @pytest.mark.once
 @pytest.mark.parametrize("outcome", [UNSTARTED, EXPIRED, Outcome(POSTPONED)])
 def test_in_the_place_of_what_is_no_attempt_another_message_is_tried(outcome: Outcome) -> None:
-    limiter = GroupLimiter("default", **GROUP_TOPIC, flow=checked_flow({"retry_budget": "1/h"}, []), batch=False)
+    limiter = GroupLimiter(LOG, **GROUP_TOPIC, flow=checked_flow({"retry_budget": "1/h"}, []), batch=False)
     limiter._open, limiter._trial, limiter._deadline = True, timezone.now(), 10.0
     tried = attempt()
     limiter.started([Execution(tried.lease, [tried])])

@@ -16,8 +16,8 @@ from sqlqueue import HandOver, NewMessage, Postpone, Reject, Retry, publish_many
 from sqlqueue.consumers import atomic_executor, group_run
 from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.database import retries
+from sqlqueue.database.log import Log
 from sqlqueue.database.retries import ErrorKind
-from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import atomic
 from sqlqueue.models import DeliveryState, Message, Offset, Result
@@ -25,6 +25,7 @@ from sqlqueue.testing import drain
 from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming, states
 from tests.counting import OF_A_CONNECTION
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.transactions import OpenTransaction
 
@@ -82,9 +83,9 @@ def settles(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     noted: list[list[int]] = []
     settle = atomic.settle_execution
 
-    def note(alias, execution, attempts, guard=None):
+    def note(log, execution, attempts, guard=None):
         noted.append([int(attempt.message.payload) for attempt in attempts])
-        return settle(alias, execution, attempts, guard)
+        return settle(log, execution, attempts, guard)
 
     monkeypatch.setattr("sqlqueue.consumers.atomic_executor.settle_execution", note)
     return noted
@@ -250,10 +251,10 @@ class TestFailures:
         with_it: list[int] = []  # what shares its claim, and is committed
         settle = atomic.settle_execution
 
-        def note(alias, execution, attempts, guard=None):
+        def note(log, execution, attempts, guard=None):
             if any(int(attempt.message.payload) == 2 for attempt in execution.attempts):
                 with_it.extend(int(attempt.message.payload) for attempt in attempts)
-            return settle(alias, execution, attempts, guard)
+            return settle(log, execution, attempts, guard)
 
         monkeypatch.setattr(atomic_executor, "settle_execution", note)
         Handler(consuming, acting({2}, lambda: Reject("no")))
@@ -316,8 +317,8 @@ class TestFailures:
 
         def act(delivery) -> None:
             if delivery.payload == 3:
-                execute("default", "CREATE TABLE IF NOT EXISTS made_by_a_handler (n INT)")
-                execute("default", "DROP TABLE IF EXISTS made_by_a_handler")
+                LOG.execute("CREATE TABLE IF NOT EXISTS made_by_a_handler (n INT)")
+                LOG.execute("DROP TABLE IF EXISTS made_by_a_handler")
 
         handler = Handler(consuming, act, max_attempts=1)
         publish_many("t", range(6))
@@ -346,10 +347,10 @@ class TestFailures:
         """As a deferred constraint at the commit, whose error does not name the message."""
         settle = atomic.settle_execution
 
-        def refuse(alias, execution, attempts, guard=None):
+        def refuse(log, execution, attempts, guard=None):
             if any(attempt.message.payload in (3, "3") for attempt in attempts):
                 raise IntegrityError("deferred")
-            return settle(alias, execution, attempts, guard)
+            return settle(log, execution, attempts, guard)
 
         monkeypatch.setattr("sqlqueue.consumers.atomic_executor.settle_execution", refuse)
         handler = Handler(consuming, max_attempts=2)
@@ -408,10 +409,10 @@ class TestTime:
         gate, first = consuming.gate(), [True]
         settle = atomic.settle_execution
 
-        def hang(alias, execution, attempts, guard=None):
+        def hang(log, execution, attempts, guard=None):
             if first and first.pop():
                 gate.wait()
-            return settle(alias, execution, attempts, guard)
+            return settle(log, execution, attempts, guard)
 
         monkeypatch.setattr("sqlqueue.consumers.atomic_executor.settle_execution", hang)
         handler = Handler(consuming, visibility_timeout=1.0)
@@ -431,15 +432,15 @@ class TestTime:
         part = atomic_executor.part_commit_hooks
         settle = atomic.settle_execution
 
-        def remember(alias, execution, attempts, guard=None):
-            moved = settle(alias, execution, attempts, guard)
+        def remember(log, execution, attempts, guard=None):
+            moved = settle(log, execution, attempts, guard)
             taken.append(attempts[-1])
             return moved
 
-        def wait(alias: str) -> None:
+        def wait(log: Log) -> None:
             if len(taken) == 1:
                 wait_until(lambda: taken[0].outcome is not None)
-            part(alias)
+            part(log)
 
         monkeypatch.setattr(atomic_executor, "settle_execution", remember)
         monkeypatch.setattr(atomic_executor, "part_commit_hooks", wait)

@@ -12,6 +12,7 @@ from sqlqueue.log import status
 from sqlqueue.models import Message
 from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.once
@@ -71,7 +72,7 @@ def test_each_effect_is_there_once(consuming: Consuming, options: dict[str, Any]
     left_out = [number for number in range(25) if "where" in options and number % 3 == 2]
     wanted = [number for number in range(25) if number != 6 and number not in left_out]
     wait_until(lambda: effects() == wanted and Message.objects.filter(topic="t_dlq").exists())
-    wait_until(lambda: not status.unacked_streams("default", "default", "t"))
+    wait_until(lambda: not status.unacked_streams(LOG, "default", "t"))
     assert handler.attempts == {number: {1, 2} if number == 4 else {1} for number in sorted([*wanted, 6])}
 
 

@@ -12,6 +12,7 @@ from django.db import connection, connections
 
 from sqlqueue import Postpone, publish_many
 from sqlqueue.consumers import atomic_executor, group_run
+from sqlqueue.database.log import Log
 from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming
 from tests.processes import wait_until
@@ -43,9 +44,9 @@ def test_all_are_acked_or_none(
 ) -> None:
     part, calls, broken = atomic_executor.part_commit_hooks, [], []
 
-    def break_it(alias: str) -> None:
+    def break_it(log: Log) -> None:
         """Just before the commit is sent."""
-        part(alias)
+        part(log)
         if not broken:
             broken.append(True)
             if committed:

@@ -9,6 +9,7 @@ from sqlqueue.log.groups import register, remove
 from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset, PartitionLease, Topic
 from sqlqueue.operations.move import move
 from tests.consuming import QUICK, Consuming, offset_row, states
+from tests.logs import LOG
 from tests.processes import wait_until
 
 
@@ -92,16 +93,16 @@ class TestStart:
         """Also for partitions without an owner so far when messages come."""
         seen: list[int] = []
         publish("t", "before")
-        register("default", "default", "t", "latest")
+        register(LOG, "default", "t", "latest")
         publish_many("t", [NewMessage(1, key=str(number)) for number in range(20)])
-        assert not register("default", "default", "t", "earliest")
+        assert not register(LOG, "default", "t", "earliest")
         consuming.consumer("t", lambda delivery: seen.append(delivery.payload), start="latest")
         consuming.drain()
         assert seen == [1] * 20
 
     def test_it_is_no_matter_for_a_group_that_is_registered(self, consuming: Consuming) -> None:
         seen: list[int] = []
-        register("default", "default", "t", "earliest")
+        register(LOG, "default", "t", "earliest")
         publish("t", 1)
         consuming.consumer("t", lambda delivery: seen.append(delivery.payload), start="latest")
         consuming.drain()
@@ -117,8 +118,8 @@ class TestRemoval:
         publish("t", 1)
         consuming.drain()
         before = dict(PartitionLease.objects.values_list("partition", "fencing_token"))
-        assert remove("default", "default", "t")
-        assert not remove("default", "default", "t")
+        assert remove(LOG, "default", "t")
+        assert not remove(LOG, "default", "t")
         assert not ConsumerGroup.objects.exists()
         assert not Offset.objects.exists()
         assert not DeliveryState.objects.exists()
@@ -131,7 +132,7 @@ class TestRemoval:
         publish("t", 1)
         consuming.drain()
         before = dict(Offset.objects.values_list("partition", "fencing_token"))
-        remove("default", "default", "t")
+        remove(LOG, "default", "t")
         consuming.drain()
         assert seen == [1, 1]
         after = dict(Offset.objects.values_list("partition", "fencing_token"))
@@ -145,7 +146,7 @@ class TestRemoval:
         host = consuming.start()
         publish("t", 1, key="a")
         wait_until(lambda: seen == [("t", 1)])
-        remove("default", "default", "t")
+        remove(LOG, "default", "t")
         publish("t", 2, key="a")
         wait_until(lambda: not host.subscriber.subscriptions[1].assigned or not host.running)
         publish("other", 3)
@@ -161,22 +162,22 @@ class TestReset:
         consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
         offsets = [publish("t", number, key="a").offset for number in range(5)]
         consuming.drain()
-        assert move("default", "default", "t", offsets[1]) == offsets[1]
+        assert move(LOG, "default", "t", offsets[1]) == offsets[1]
         consuming.drain()
         assert seen == [0, 1, 2, 3, 4, 2, 3, 4]
-        move("default", "default", "t", 0)
+        move(LOG, "default", "t", 0)
         consuming.drain()
         assert seen[8:] == [0, 1, 2, 3, 4]
 
     def test_ahead_skips_but_never_past_the_horizon(self, consuming: Consuming) -> None:
         seen: list[int] = []
         consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
-        register("default", "default", "t")
+        register(LOG, "default", "t")
         offsets = [publish("t", number, key="a").offset for number in range(5)]
-        move("default", "default", "t", offsets[2])
+        move(LOG, "default", "t", offsets[2])
         consuming.drain()
         assert seen == [3, 4]
-        assert move("default", "default", "t", offsets[4] + 1_000) == offsets[4]
+        assert move(LOG, "default", "t", offsets[4] + 1_000) == offsets[4]
         publish("t", 5, key="a")
         consuming.drain()
         assert seen == [3, 4, 5]
@@ -191,7 +192,7 @@ class TestReset:
         partition = Message.objects.get(partition_key="k0").partition
         mine = set(Message.objects.filter(partition=partition).values_list("partition_key", flat=True))
         seen.clear()
-        move("default", "default", "t", 0, partition=partition)
+        move(LOG, "default", "t", 0, partition=partition)
         consuming.drain()
         assert set(seen) == mine
 
@@ -209,7 +210,7 @@ class TestReset:
 
         offsets = [publish("t", number, key=f"k{number}").offset for number in range(5)]
         consuming.drain()
-        move("default", "default", "t", offsets[2])
+        move(LOG, "default", "t", offsets[2])
         assert states("t") == [(offsets[1], 1, False)]
         assert offset_row("t").offset_acked == offsets[1] - 1
         consuming.drain()
@@ -221,7 +222,7 @@ class TestReset:
             consuming.consumer("t", lambda delivery: seen.append(delivery.group), group=group)
         publish("t", 1)
         consuming.drain()
-        move("default", "one", "t", 0)
+        move(LOG, "one", "t", 0)
         consuming.drain()
         assert sorted(seen) == ["one", "one", "two"]
 
@@ -232,7 +233,7 @@ class TestReset:
             publish("t", number, key="a")
         consuming.start()
         wait_until(lambda: len(seen) == 3)
-        move("default", "default", "t", 0)
+        move(LOG, "default", "t", 0)
         publish("t", 3, key="a")
         wait_until(lambda: len(seen) >= 7)
         assert seen[-4:] == [0, 1, 2, 3]
@@ -280,7 +281,7 @@ class TestPause:
         seen: list[str] = []
         for group in ("one", "two"):
             consuming.consumer("t", lambda delivery: seen.append(delivery.group), group=group)
-            register("default", group, "t")
+            register(LOG, group, "t")
         ConsumerGroup.objects.filter(consumer_group="one").update(paused=True)
         publish("t", 1)
         consuming.drain()

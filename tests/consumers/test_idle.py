@@ -21,6 +21,7 @@ from sqlqueue.models import Message, Request, dead_letter_topic
 from sqlqueue.models.request import DONE
 from sqlqueue.operations.replay_requests import request_replay
 from tests.database.plans import NOT_WAITING
+from tests.logs import LOG
 from tests.servers.processlist import end_this_threads_connection
 
 MINUTE = 60.0
@@ -121,7 +122,7 @@ def test_a_process_that_was_told_of_a_request_looks_at_once(idle: Idle, monkeypa
     idle.pass_time(MINUTE)
     while idle.until("requests") < 3.0:
         idle.pass_time(1.0)
-    request_replay("default", "t")
+    request_replay(LOG, "t")
     idle.pass_time(2.0)
     assert Request.objects.get().state == DONE
 

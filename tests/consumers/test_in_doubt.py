@@ -14,6 +14,7 @@ from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import groups
 from sqlqueue.models import DeliveryState, Offset, PartitionLease
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.once
@@ -29,9 +30,9 @@ def leave_in_flight(topic: str) -> None:
 
 def have_in_flight(topic: str) -> None:
     """Have a partition's messages in flight."""
-    horizon = highest_offset("default")
-    groups.register("default", "g", topic)
-    acquire("default", "killed", "g", topic, [0], priorities=1, lease_duration=3600, horizon=horizon)
+    horizon = highest_offset(LOG)
+    groups.register(LOG, "g", topic)
+    acquire(LOG, "killed", "g", topic, [0], priorities=1, lease_duration=3600, horizon=horizon)
     Offset.objects.filter(topic=topic).update(claimed_to=horizon)
 
 

@@ -22,6 +22,7 @@ from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.models import Topic
 from tests.factories import MessageValueFactory
+from tests.logs import LOG
 from tests.processes import wait_until
 
 
@@ -61,7 +62,7 @@ def host(transactional_db: None, settings: object) -> Iterator[Host]:
 def test_what_is_due_wakes_the_scheduler_before_the_log_is_looked_at(host: Host, settings) -> None:
     settings.SQLQUEUE = {**settings.SQLQUEUE, "POLL_INTERVAL": 60.0, "IDLE_POLL_INTERVAL": 60.0}
     subscriber = host(consumer("t", lambda delivery: None))
-    subscriber.loop.scheduler = scheduler = SchedulerTask("default", 3600.0)  # which is not started
+    subscriber.loop.scheduler = scheduler = SchedulerTask(LOG, 3600.0)  # which is not started
     subscriber.run_once()
     publish("t", 1, delay=1.0)  # notifies
     while (pause := subscriber.run_once()) == 0 or pause > 1.0:
@@ -249,7 +250,7 @@ def test_a_deadline_is_set_before_the_start_can_be_seen() -> None:
 
     watched = Watched(assigned_partition().lease, MessageValueFactory(), 1)
     order.clear()
-    assert HandlerExecutor("default", consumer("t", print)).started([watched])
+    assert HandlerExecutor(LOG, consumer("t", print)).started([watched])
     assert order.index("deadline") < order.index("started")
 
 
@@ -259,7 +260,7 @@ def test_a_handler_that_came_back_in_the_last_moment_is_not_counted_as_hanging()
     runs = []
     for _ in range(40):
         run = Execution(assigned_partition().lease, [attempt()])
-        pool.submit(HandlerExecutor("default", consumer("t", lambda delivery: None)), run)
+        pool.submit(HandlerExecutor(LOG, consumer("t", lambda delivery: None)), run)
         runs.append(run)
     wait_until(lambda: len(ended) == 40)
     wait_until(lambda: not pool._running)
@@ -281,12 +282,12 @@ def test_a_handler_that_hangs_is_replaced() -> None:
         go_on.wait(60)
 
     hanging = Execution(assigned_partition().lease, [attempt()])
-    pool.submit(HandlerExecutor("default", consumer("t", hang)), hanging)
+    pool.submit(HandlerExecutor(LOG, consumer("t", hang)), hanging)
     assert begun.wait(30)
     pool.abandon(hanging)
     pool.abandon(hanging)
     other = Execution(assigned_partition().lease, [attempt()])
-    pool.submit(HandlerExecutor("default", consumer("t", lambda delivery: None)), other)
+    pool.submit(HandlerExecutor(LOG, consumer("t", lambda delivery: None)), other)
     wait_until(lambda: reports)
     assert reports == [other.attempts[0]]
     go_on.set()

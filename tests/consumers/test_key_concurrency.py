@@ -8,6 +8,7 @@ import pytest
 
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.conf import settings as options
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.flow import override
 from sqlqueue.models import BlockedRange, DeliveryState, Message
@@ -60,7 +61,7 @@ def test_a_held_key_stops_no_other_in_several_processes_and_is_charged_nothing(
     assert DeliveryState.objects.filter(acked=False).exclude(in_flight=0).count() == 2
     assert not DeliveryState.objects.filter(acked=False, in_flight=0).exists()
     last = Message.objects.filter(partition_key="held").latest("offset")
-    assert status_of(options.DATABASE, last).groups["default"].state == "limited"
+    assert status_of(Log.of(options.DATABASE), last).groups["default"].state == "limited"
     kept = [each.messages.entries for host in hosts for each in host.subscriber.ownership.assigned_partitions()]
     assert sum(len(entries) for entries in kept) <= 2 + 10
     work.gate.set()
@@ -96,7 +97,7 @@ def test_it_is_set_raised_and_lifted_while_consumers_run(consuming: Consuming, s
     wait_until(lambda: len(work.done) == 1)
 
     def limit(most: int | None) -> None:
-        override(options.DATABASE, **GROUP_TOPIC, values={"concurrency_limit_per_key": most})
+        override(Log.of(options.DATABASE), **GROUP_TOPIC, values={"concurrency_limit_per_key": most})
         [subscription] = host.subscriber.subscriptions
         wait_until(lambda: subscription.flow.concurrency_per_key == most)
 

@@ -6,6 +6,7 @@ import pytest
 
 from sqlqueue import NewMessage, publish_many
 from sqlqueue.conf import settings as options
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.flow import override
 from sqlqueue.models import BlockedRange, DeliveryState, Message
@@ -39,7 +40,7 @@ def test_a_key_that_waits_stops_no_other_and_goes_on_in_order_when_the_limit_is_
     assert BlockedRange.objects.get().partition_key == "much"
     assert list(DeliveryState.objects.filter(acked=False).values_list("retry_count", "in_flight")) == [(0, 0)]
     head = Message.objects.get(offset=DeliveryState.objects.get(acked=False).message_offset)
-    assert status_of(options.DATABASE, head).groups["default"].state == "limited"
+    assert status_of(Log.of(options.DATABASE), head).groups["default"].state == "limited"
     first.stop()
     second = consuming.start()  # it knows nothing of what started in the other, but the row does
     publish_many("calls", [NewMessage(1, key="k1")])
@@ -51,11 +52,11 @@ def test_a_key_that_waits_stops_no_other_and_goes_on_in_order_when_the_limit_is_
     publish_many("calls", [NewMessage(n, key="new") for n in range(2)])
     wait_until(lambda: ("new", 0, 1) in done)
     wait_until(lambda: third.subscriber.settled)
-    override(options.DATABASE, **GROUP_TOPIC, values={"rate_limit_per_key": None})
+    override(Log.of(options.DATABASE), **GROUP_TOPIC, values={"rate_limit_per_key": None})
     wait_until(lambda: ("new", 1, 1) in done)
     assert done.count(("new", 0, 1)) == 1
     held_back = DeliveryState.objects.filter(acked=False).values_list("message_offset", flat=True)
-    reschedule(options.DATABASE, **GROUP_TOPIC, offsets=held_back)
+    reschedule(Log.of(options.DATABASE), **GROUP_TOPIC, offsets=held_back)
     wait_until(lambda: len(done) == 213)
     assert [number for key, number, attempt in done if key == "much" and attempt == 1] == list(range(100))
 

@@ -10,6 +10,7 @@ from django.test import Client
 
 from sqlqueue import Delivery, NewMessage, Retry, publish_many
 from sqlqueue.core.partition import limits
+from sqlqueue.database.log import Log
 from sqlqueue.models import DeliveryState
 from sqlqueue.monitoring.diagnostics import read
 from sqlqueue.monitoring.doctor import ERROR, WARNING, Diagnosis, queue
@@ -44,7 +45,7 @@ def told(caplog: pytest.LogCaptureFixture, admin_client: Client, capsys: pytest.
 
         wait_until(logged, 20, message="the consumer says nothing")
         assert "group=default topic=t partitions=0 " in logged()[0]
-        wait_until(lambda: [one.stuck for one in partition_stats(ALIAS, "t", GROUP)] == [why], 20)
+        wait_until(lambda: [one.stuck for one in partition_stats(Log.of(ALIAS), "t", GROUP)] == [why], 20)
         recent_survey.forget()
         answer = health(detailed=True)
         assert answer.status == 503
@@ -61,7 +62,7 @@ def told(caplog: pytest.LogCaptureFixture, admin_client: Client, capsys: pytest.
 
 
 def doctors() -> list[Diagnosis]:
-    return list(queue(read(ALIAS, [])))
+    return list(queue(read(Log.of(ALIAS), [])))
 
 
 def test_a_group_that_fails_so_much_that_nothing_new_is_read_is_told(

@@ -23,6 +23,7 @@ from sqlqueue.models import Offset, SharedHorizon, SubscriberHeartbeat
 from sqlqueue.operations.recover import recover
 from tests.consumers.test_pace import counted
 from tests.consumers.test_reading import OpenPublish
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db(transaction=True)
 GATED = pytest.mark.database("mariadb", "mysql", "postgresql")
@@ -54,7 +55,7 @@ def one_of(living: int, topic: str = "t") -> Iterator[Subscriber]:
     hosted = Subscriber(consumers, background_tasks=False, pool=InlinePool)
     hosted.start()
     for number in range(living - 1):
-        heartbeat.beat("default", f"s{number}", [("g", f"of-{number}")], 3600)
+        heartbeat.beat(LOG, f"s{number}", [("g", f"of-{number}")], 3600)
     hosted.run_once()
     try:
         yield hosted
@@ -98,7 +99,7 @@ def test_a_subscriber_goes_by_what_another_one_has_found() -> None:
         offset = publish_behind_a_gap(1)
         assert probes(statements_of(lambda: look(hosted, 3))) == 0
         assert position() < offset
-        other = log_end.Horizon("default")
+        other = log_end.Horizon(LOG)
         other.probe(offset)
         other.share()
         assert SharedHorizon.objects.get().value == offset
@@ -127,7 +128,7 @@ def test_one_of_a_few_probes_for_itself() -> None:
 @GATED
 def test_every_round_has_some_that_probe() -> None:
     """By chance: of 20,000 looks 200 are expected, and fewer than 100 in none of 10 to the 13th runs."""
-    horizons = log_end.LogEnd("default", None)
+    horizons = log_end.LogEnd(LOG, None)
     turns = sum(horizons._is_to_probe(MANY) for _ in range(20_000))
     assert 100 < turns < 320
 
@@ -151,7 +152,7 @@ def test_it_waits_only_so_long_for_others_that_may_be_dead(pause: float, monkeyp
     """Also where the polls are slow: then others are as slow, and alive. Then it is its turn more often; not at once,
     for others may have waited as long."""
     monkeypatch.setattr(log_end.random, "random", lambda: (log_end.EAGER - 0.01) / MANY)
-    of_one = log_end.LogEnd("default", ServerIdentity("default"))
+    of_one = log_end.LogEnd(LOG, ServerIdentity(LOG))
     offset = publish_behind_a_gap(1)
     looks = 0
     while of_one.horizon.value < offset and looks < 1000:
@@ -167,13 +168,13 @@ def test_a_process_that_has_slept_through_a_restore_begins_anew() -> None:
     with one_of(MANY) as hosted:
         for number in range(3):
             offset = publish("t", number).offset
-        other = log_end.Horizon("default")
+        other = log_end.Horizon(LOG)
         other.probe(offset)
         other.share()
         look(hosted, 3)
         assert hosted.reader.log_end.horizon.value == offset
         SubscriberHeartbeat.objects.update(expires_at=now() - timedelta(hours=1))  # they sleep
-        recover("default")
+        recover(LOG)
         with pytest.raises(ServerChanged):
             look(hosted, 1)
         hosted.loop.start_over()

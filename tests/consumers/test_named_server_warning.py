@@ -11,6 +11,7 @@ from sqlqueue.consumers import named_server_warning
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.database.server_identity import NotNamedServer, ServerIdentity
 from tests.consuming import Consuming
+from tests.logs import LOG
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
@@ -28,7 +29,7 @@ def look(request: pytest.FixtureRequest, consuming: Consuming, monkeypatch: pyte
 
     consuming.consumer("t", lambda delivery: None, group="g")
     subscriber = consuming.subscriber(background_tasks=False)
-    task = BackgroundTask("default", 1.0)
+    task = BackgroundTask(LOG, 1.0)
     subscriber.start()
     monkeypatch.setattr(task, "run_once", lambda: bool(found()))
     monkeypatch.setattr(ServerIdentity, "make_sure", found)

@@ -21,6 +21,7 @@ from sqlqueue.log.groups import revoke
 from sqlqueue.models import DeliveryState, Message, Receipt
 from sqlqueue.operations.move import move
 from tests.consuming import QUICK, Consuming, offset_row, seconds_until_due, states
+from tests.logs import LOG
 from tests.processes import wait_until
 
 
@@ -344,7 +345,7 @@ class TestDeadLetters:
 
         offset = publish("t", 1).offset
         consuming.drain()
-        move("default", "default", "t", 0)
+        move(LOG, "default", "t", 0)
         consuming.drain()
         assert [(each.original_offset, each.last_error) for each in dead_letters()] == [(offset, "second")]
 
@@ -421,7 +422,7 @@ class TestLeaseLost:
             attempts.append(delivery.attempt)
             if len(attempts) == 1:
                 with transaction.atomic():
-                    revoke("default", "default", "t")
+                    revoke(LOG, "default", "t")
                 wait_until(lambda: is_lost(delivery))
                 delivery.check_lease()
 

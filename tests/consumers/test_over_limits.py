@@ -10,6 +10,7 @@ from factory import Iterator
 from sqlqueue import Delivery, NewMessage, Reject, Retry, publish, publish_many
 from sqlqueue.consumers import log_end, reader, releases, throttle
 from sqlqueue.core.keys import partition_of
+from sqlqueue.database.log import Log
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import blocked_ranges, fetch, notifier, settle, status, streams, wake_ups
@@ -72,9 +73,9 @@ def test_everything_is_handled_once_and_in_order(
     publish_many("t", [NewMessage([f"k{n % KEYS}", n // KEYS], key=f"k{n % KEYS}") for n in range(KEYS * OF_A_KEY)])
     consuming.drain()
     assert (seen, BlockedRange.objects.count()) == ({}, KEYS)
-    assert len(status.unacked_streams(ALIAS, GROUP, "t")) == 3
+    assert len(status.unacked_streams(Log.of(ALIAS), GROUP, "t")) == 3
     broken.clear()
-    assert reschedule(ALIAS, GROUP, "t", offsets_of(0)) == Changed(KEYS, 0)
+    assert reschedule(Log.of(ALIAS), GROUP, "t", offsets_of(0)) == Changed(KEYS, 0)
     consuming.drain()  # another owner's: it reads what the first one has left
     assert seen == {f"k{key}": [0, 2, 3, 4] for key in range(KEYS)}
     assert sorted(others) == sorted(Message.objects.filter(topic="t").values_list("payload", flat=True))
@@ -82,7 +83,7 @@ def test_everything_is_handled_once_and_in_order(
     assert Receipt.objects.filter(consumer_group=GROUP, topic="t").count() == KEYS * (OF_A_KEY + 1)
     assert not BlockedRange.objects.exists()
     assert not DeliveryState.objects.exists()
-    assert status.unacked_streams(ALIAS, GROUP, "t") == []
+    assert status.unacked_streams(Log.of(ALIAS), GROUP, "t") == []
     assert not PartitionLease.objects.exclude(holder="").exists()
 
 
@@ -116,8 +117,8 @@ def test_more_changes_by_hand_than_one_look_finds_are_all_noticed(
     consuming.start()
     wait_until(lambda: DeliveryState.objects.filter(retry_count=1, in_flight=0).count() == 21)
     first = [offset for offset in offsets_of(0) if offset != min(offsets_of(0))]
-    assert acknowledge(ALIAS, GROUP, "t", first[:10]) == Changed(10, 0)
-    assert reschedule(ALIAS, GROUP, "t", first[10:]) == Changed(10, 0)
+    assert acknowledge(Log.of(ALIAS), GROUP, "t", first[:10]) == Changed(10, 0)
+    assert reschedule(Log.of(ALIAS), GROUP, "t", first[10:]) == Changed(10, 0)
     wait_until(lambda: len(seen) == 30, 20, lambda: f"{len(seen)} of 30: some changes are not noticed")
 
 
@@ -125,9 +126,9 @@ def test_what_is_due_in_the_partitions_of_others_hides_no_change_by_hand(
     consuming: Consuming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "CHANGES_AT_ONCE", 2)
-    register(ALIAS, GROUP, "t")
-    heartbeat.beat(ALIAS, "another", [(GROUP, "t")], 300)
-    acquire(ALIAS, "another", GROUP, "t", [0, 1], priorities=1, lease_duration=300, horizon=0)
+    register(Log.of(ALIAS), GROUP, "t")
+    heartbeat.beat(Log.of(ALIAS), "another", [(GROUP, "t")], 300)
+    acquire(Log.of(ALIAS), "another", GROUP, "t", [0, 1], priorities=1, lease_duration=300, horizon=0)
     for partition in (0, 1):
         of = {"consumer_group": GROUP, "partition": partition, "retry_count": 1}
         DeliveryStateFactory.create_batch(5, **of, message_offset=Iterator(range(900, 905)))
@@ -143,7 +144,7 @@ def test_what_is_due_in_the_partitions_of_others_hides_no_change_by_hand(
     offset = publish("t", 1, key=key).offset
     consuming.start()
     wait_until(lambda: DeliveryState.objects.filter(message_offset=offset, retry_count=1, in_flight=0).exists())
-    assert reschedule(ALIAS, GROUP, "t", [offset]) == Changed(1, 0)
+    assert reschedule(Log.of(ALIAS), GROUP, "t", [offset]) == Changed(1, 0)
     wait_until(lambda: attempts == [1, 2], 20, "the change is not noticed")
 
 
@@ -181,7 +182,7 @@ def test_what_a_person_has_acked_hides_nothing_that_is_rescheduled_beyond_it(
     consuming.start()
     wait_until(lambda: DeliveryState.objects.filter(retry_count=1, in_flight=0).count() == 2)
     wait_until(lambda: BlockedRange.objects.exists())
-    assert acknowledge(ALIAS, GROUP, "t", offsets[1:-1]) == Changed(10, 0)
-    assert reschedule(ALIAS, GROUP, "t", [offsets[-1]]) == Changed(1, 0)
+    assert acknowledge(Log.of(ALIAS), GROUP, "t", offsets[1:-1]) == Changed(10, 0)
+    assert reschedule(Log.of(ALIAS), GROUP, "t", [offsets[-1]]) == Changed(1, 0)
     wait_until(lambda: attempts[last] == 2, 20, "the change is not noticed")
     assert DeliveryState.objects.filter(acked=True).count() == 10

@@ -20,6 +20,7 @@ from sqlqueue.models import Message, PeriodicSchedule, Topic
 from sqlqueue.testing import drain
 from tests.consuming import Consuming
 from tests.log.test_ticks import ids, last_due, row, set_back
+from tests.logs import LOG
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -165,7 +166,7 @@ class TestRunning:
 class TestTheTask:
     def test_an_idle_iteration_is_one_statement(self, consuming: Consuming, django_assert_num_queries: Any) -> None:
         periodic(every=1e8, name="a")(job)
-        task = PeriodicTask("default", declared())
+        task = PeriodicTask(LOG, declared())
         task.run_once()
         with django_assert_num_queries(1):
             assert task.run_once() is False
@@ -173,7 +174,7 @@ class TestTheTask:
 
     def test_it_wakes_when_the_next_tick_is_due(self, consuming: Consuming) -> None:
         periodic(every=1, name="a")(job)
-        task = PeriodicTask("default", declared())
+        task = PeriodicTask(LOG, declared())
         task.run_once()
         assert 0 < task.interval <= 1
 
@@ -181,7 +182,7 @@ class TestTheTask:
         self, consuming: Consuming, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         periodic(every=1, name="s")(job)
-        task = PeriodicTask("default", declared())
+        task = PeriodicTask(LOG, declared())
         task.run_once()
         assert task.interval < INTERVAL
 
@@ -195,16 +196,16 @@ class TestTheTask:
 
     def test_a_new_process_publishes_what_was_missed_and_declares_then(self, consuming: Consuming) -> None:
         periodic(every=60, name="job")(job)
-        PeriodicTask("default", declared()).run_once()
+        PeriodicTask(LOG, declared()).run_once()
         due = last_due(60)
         set_back("job", due, attended=False)
-        PeriodicTask("default", declared()).run_once()
+        PeriodicTask(LOG, declared()).run_once()
         assert (ids(), row().attended) == ([tick_id("job", due)], True)
 
     def test_a_change_waits_for_no_heartbeat(self, consuming: Consuming) -> None:
         """Another process is publishing when this one starts."""
         periodic(every=60, name="job")(job)
-        task = PeriodicTask("default", declared())
+        task = PeriodicTask(LOG, declared())
         task.run_once()
         PeriodicSchedule.objects.all().delete()
         task._declare_at = time.monotonic()
@@ -236,7 +237,7 @@ class TestDraining:
     def test_only_of_the_handlers_that_are_drained_and_none_that_is_paused(self, consuming: Consuming) -> None:
         for name in ("a", "b", "c"):
             periodic(every=3600, name=name)(lambda delivery: None)
-        PeriodicTask("default", declared()).run_once()
+        PeriodicTask(LOG, declared()).run_once()
         PeriodicSchedule.objects.filter(name="b").update(paused=True)
         drain(groups=["a", "b"], ahead=3600)
         assert [one[:2] for one in ids()] == ["a@"]

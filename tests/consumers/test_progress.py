@@ -15,6 +15,7 @@ from sqlqueue.consumers import progress as writing
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import Attempt
+from sqlqueue.database.log import Log
 from sqlqueue.log import progress
 from sqlqueue.log.groups import revoke
 from sqlqueue.log.progress import Reported
@@ -22,6 +23,7 @@ from sqlqueue.models import Message, Offset, Progress
 from sqlqueue.stats.group_status import GroupStatus
 from tests.consuming import QUICK, Consuming
 from tests.factories import MessageValueFactory
+from tests.logs import LOG
 from tests.processes import wait_until
 
 ONE_PARTITION = {**QUICK, "PARTITIONS": 1}
@@ -106,9 +108,9 @@ def test_it_is_written_at_most_once_a_second_for_all_deliveries(
     written: list[tuple[float, int]] = []
     plain = progress.store
 
-    def noting(alias: str, reported: Any) -> None:
+    def noting(log: Log, reported: Any) -> None:
         written.append((time.monotonic(), len(reported)))
-        plain(alias, reported)
+        plain(log, reported)
 
     monkeypatch.setattr(writing, "store", noting)
     both = threading.Barrier(2)
@@ -171,7 +173,7 @@ class TestFenced:
         host = consuming.start()
         wait_until(lambda: shown() == (1, 10, "first"))
         with transaction.atomic():
-            revoke("default", "default", "t")
+            revoke(LOG, "default", "t")
         assert of().state == "in_flight"
         assert shown() is None  # by another owner's token
         former = steps.delivery._attempt
@@ -187,14 +189,14 @@ class TestFenced:
         ref = PartitionRef("default", "t", message.partition)
         value = MessageValueFactory(offset=message.offset)
         former, present = (Attempt(HeldLease(ref, 1, token), value, 1) for token in (7, 8))
-        progress.store("default", [(present, Reported(5, 10, "the new owner"))])
-        progress.store("default", [(former, Reported(9, 10, "the former"))])
+        progress.store(LOG, [(present, Reported(5, 10, "the new owner"))])
+        progress.store(LOG, [(former, Reported(9, 10, "the former"))])
         assert Progress.objects.get().note == "the new owner"
         again = Attempt(HeldLease(ref, 1, 8), value, 2)
-        progress.store("default", [(again, Reported(1, 10, "again"))])
-        progress.store("default", [(present, Reported(6, 10, "late"))])
+        progress.store(LOG, [(again, Reported(1, 10, "again"))])
+        progress.store(LOG, [(present, Reported(6, 10, "late"))])
         assert Progress.objects.get().note == "again"
-        progress.store("default", [(again, Reported(2, 10, "on"))])
+        progress.store(LOG, [(again, Reported(2, 10, "on"))])
         row = Progress.objects.get()
         assert (row.note, row.done, row.fencing_token, row.serial) == ("on", 2, 8, again.serial)
 

@@ -26,6 +26,7 @@ from sqlqueue.operations.move import move
 from sqlqueue.stats.survey import survey
 from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming, seconds_until_due, states, watermark
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.servers.processlist import end_this_threads_connection
 from tests.servers.session import connection_id
@@ -169,12 +170,12 @@ def test_one_acked_one_rejected_and_one_held_on_leaving_each_end_as_they_should(
         acked.ack()
         rejected.reject("broken")
         assert held.payload == "held"
-    left = survey("default").group("t", "default")
+    left = survey(LOG).group("t", "default")
     assert (left.lag, left.in_flight, left.dead_letters) == (1, 0, 1)
     assert watermark("t") < offsets[2]  # at offsets[1], unless it left before it was known that nothing is below
     assert received(1, ordering=ordering) == ["held"]
     assert received(0, ordering=ordering) == []
-    left = survey("default").group("t", "default")
+    left = survey(LOG).group("t", "default")
     assert (left.lag, left.in_flight, left.failing, left.waiting, left.oldest_age) == (0, 0, 0, 0, None)
     assert watermark("t") >= offsets[2]
     assert [(one.payload, one.last_error) for one in Message.objects.dead_letters("default", "t")] == [
@@ -253,7 +254,7 @@ class TestAckInATransaction:
         with subscribe("t", timeout=PATIENCE) as deliveries:
             delivery = next(iter(deliveries))
             with transaction.atomic():
-                revoke("default", "default", "t")
+                revoke(LOG, "default", "t")
             with transaction.atomic(), pytest.raises(LeaseLost):
                 delivery.ack()
             assert not delivery.settled
@@ -320,7 +321,7 @@ def test_what_was_reset_is_not_its_receivers_any_more(consuming: Consuming) -> N
     with subscribe("t", timeout=PATIENCE) as deliveries:
         each = iter(deliveries)
         old = next(each)
-        move("default", "default", "t", 0)
+        move(LOG, "default", "t", 0)
         old.ack()  # it cannot know yet; the settle finds that the token is stale
         again = next(each)
         assert (again.payload, again.attempt) == (1, 1)
@@ -336,7 +337,7 @@ def test_a_receiver_that_has_lost_a_delivery_gets_the_next_ones(consuming: Consu
         for delivery in deliveries:
             if not seen:
                 with transaction.atomic():
-                    revoke("default", "default", "t")
+                    revoke(LOG, "default", "t")
                 wait_until(lambda delivery=delivery: delivery._attempt.lease.lost)
                 with pytest.raises(LeaseLost):
                     delivery.ack()

@@ -8,6 +8,7 @@ from django.db import connection
 
 from sqlqueue import Delivery, Retry, publish
 from sqlqueue.consumers import reader
+from sqlqueue.database.log import Log
 from sqlqueue.log import fetch
 from sqlqueue.models import DeliveryState
 from tests.consuming import QUICK, Consuming
@@ -82,7 +83,7 @@ def test_what_is_not_due_is_asked_for_by_the_rows_own_keys(
 
     def note(alias: str, rows: Any, server: Any = None) -> Any:
         asked.append(sum(map(len, rows.values())))
-        return fetch.changed(alias, rows, server)
+        return fetch.changed(Log.of(alias), rows, server)
 
     monkeypatch.setattr(reader, "changed", note)
     wait_until(lambda: len(asked) > 2)

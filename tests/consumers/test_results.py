@@ -11,12 +11,14 @@ from django.db.models import F
 from sqlqueue import ConfigurationError, LeaseLost, Reject, Retry, get_status, publish, publish_many
 from sqlqueue.consumers import atomic_executor
 from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.database.log import Log
 from sqlqueue.log import settle as settles
 from sqlqueue.log.groups import revoke
 from sqlqueue.models import Message, Result
 from sqlqueue.stats.group_status import GroupStatus
 from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.processes import wait_until
 
 ONE_PARTITION = {**QUICK, "PARTITIONS": 1}
@@ -190,9 +192,9 @@ def test_the_results_of_a_settle_take_one_statement(consuming: Consuming, settin
     settled: list[int] = []
     plain = settles.settle
 
-    def counting(alias: str, plans: Any, *rest: Any) -> Any:
+    def counting(log: Log, plans: Any, *rest: Any) -> Any:
         settled.append(sum(bool(plan.settled) for plan in plans))
-        return plain(alias, plans, *rest)
+        return plain(log, plans, *rest)
 
     def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         if sql.startswith("INSERT") and "sqlqueue_result" in sql:
@@ -228,7 +230,7 @@ def test_a_handler_that_lost_its_lease_stores_no_result(consuming: Consuming, se
     if connection.vendor == "sqlite" and atomic:
         pytest.skip("its transaction is the only one that writes")
     with transaction.atomic():
-        revoke("default", "default", "t")
+        revoke(LOG, "default", "t")
     host.subscriber.ownership.balance = lambda *_: False  # it takes nothing again
     go.set()
     wait_until(lambda: not host.subscriber.dispatcher.outstanding)

@@ -11,6 +11,7 @@ from sqlqueue import NewMessage, Postpone, publish_many
 from sqlqueue.conf import settings as options
 from sqlqueue.consumers.throttle import EARLY
 from sqlqueue.core.flow import checked_flow
+from sqlqueue.database.log import Log
 from sqlqueue.leases.limit_shares import Need, Times, take
 from sqlqueue.log.flow import declare
 from sqlqueue.log.groups import register
@@ -48,7 +49,7 @@ class Partner:
 
 
 def spent() -> bool:
-    return survey(options.DATABASE).groups[0].budget_spent
+    return survey(Log.of(options.DATABASE)).groups[0].budget_spent
 
 
 @pytest.mark.parametrize("batch", [False, True], ids=["single", "batch"])
@@ -64,7 +65,7 @@ def test_it_stops_tries_one_message_at_a_time_and_goes_on(
     consuming.start()
     consuming.start()
     wait_until(spent)
-    assert "budget_spent" in {one.kind for one in findings(survey(options.DATABASE))}
+    assert "budget_spent" in {one.kind for one in findings(survey(Log.of(options.DATABASE)))}
     wait_until(lambda: not partner.now)
     opened = ConsumerGroup.objects.get()
     wait_until(lambda: ConsumerGroup.objects.get().trial_at > opened.trial_at)
@@ -210,15 +211,15 @@ TIMES = Times(ahead=10.0, yield_after=30.0, lasts=60.0)
 def told(subscriber: str, **need: Any) -> tuple[bool, bool]:
     """Tell what a process needs; return whether the budget is spent, and whether it may try a message."""
     wants = Need(**{"demand": 1.0, "unused": 0, "running": 0, "wanted": 1, "held_back": True, **need})
-    share = take(options.DATABASE, subscriber, "default", "calls", wants, TIMES)
+    share = take(Log.of(options.DATABASE), subscriber, "default", "calls", wants, TIMES)
     assert share is not None
     return share.open, share.trial is not None
 
 
 def test_one_process_tries_at_a_time() -> None:
     publish_many("calls", [{"n": 1}])
-    register(options.DATABASE, "default", "calls")
-    declare(options.DATABASE, {("default", "calls"): checked_flow({"retry_budget": "5/h"}, [])})
+    register(Log.of(options.DATABASE), "default", "calls")
+    declare(Log.of(options.DATABASE), {("default", "calls"): checked_flow({"retry_budget": "5/h"}, [])})
     rows = ConsumerGroup.objects.all()
     assert told("a", failed=5) == (False, False)
     assert told("b", failed=1) == (True, False)
@@ -238,8 +239,8 @@ def test_one_process_tries_at_a_time() -> None:
 
 def test_a_trial_for_which_nothing_was_tried_is_due_again() -> None:
     publish_many("calls", [{"n": 1}])
-    register(options.DATABASE, "default", "calls")
-    declare(options.DATABASE, {("default", "calls"): checked_flow({"retry_budget": "5/h"}, [])})
+    register(Log.of(options.DATABASE), "default", "calls")
+    declare(Log.of(options.DATABASE), {("default", "calls"): checked_flow({"retry_budget": "5/h"}, [])})
     rows = ConsumerGroup.objects.all()
     assert told("a", failed=6) == (True, False)
     rows.update(trial_at=rows.get().opened_at)

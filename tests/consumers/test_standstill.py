@@ -19,6 +19,7 @@ from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.models import BlockedRange
 from tests.consumers.test_reading import OpenPublish
 from tests.consuming import Consuming, offset_row
+from tests.logs import LOG
 
 OVERTAKES = pytest.mark.database("mariadb", "mysql", "postgresql")  # SQLite lets one transaction write at a time
 WINDOW = 20
@@ -71,7 +72,7 @@ def test_a_transaction_beyond_which_a_whole_window_was_handled_stops_nothing_onc
     consuming.consumer("t", lambda delivery: seen.update([delivery.payload]), group="g", batch_size=5)
     with open_publish() as opened, turning(consuming) as turn_until:
         publish_many("t", list(range(5 * WINDOW)))
-        last = highest_offset("default")
+        last = highest_offset(LOG)
         turn_until(lambda: len(seen) >= WINDOW)
         if not restarted:
             opened.commit()
@@ -96,7 +97,7 @@ def test_a_key_goes_on_beside_one_behind_which_any_number_waits(consuming: Consu
     with open_publish() if held else nullcontext(), turning(consuming) as turn_until:
         messages = [NewMessage(number, key="failing") for number in range(1_500)]
         publish_many("t", messages + [NewMessage(number, key="good") for number in range(50)])
-        last = highest_offset("default")
+        last = highest_offset(LOG)
         turn_until(lambda: seen["failing"])
         if held:
             turn_until(lambda: seen["good"] == 50)
@@ -132,7 +133,7 @@ def test_a_dead_letter_that_commits_late_is_delivered_although_another_is_discar
     with turning(consuming) as turn_until:
         turn_until(lambda: seen == ["first"])
         late = LogRow("t_dlq", 0, 0, "h", "late", '"late"', None, "")
-        with open_publish(lambda: insert_one("default", late, may_repeat=False)):
+        with open_publish(lambda: insert_one(LOG, late, may_repeat=False)):
             die_now("second")
             turn_until(lambda: seen == ["first", "second"])
             assert discard("t", through=2**62)

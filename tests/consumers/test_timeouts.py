@@ -15,6 +15,7 @@ from sqlqueue.models import Message
 from sqlqueue.signals import delivery_settled
 from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming, states
+from tests.logs import LOG
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.once
@@ -108,7 +109,7 @@ def test_a_handler_that_hangs_while_its_partition_is_lost_keeps_nothing_waiting(
     host = consuming.start(threads=1)
     wait_until(lambda: host.subscriber.dispatcher.outstanding)
     with transaction.atomic():
-        revoke("default", "default", "t")
+        revoke(LOG, "default", "t")
     publish_many("t", range(20))
     wait_until(lambda: len(seen) == 21)
     wait_until(lambda: not host.subscriber.dispatcher.outstanding)

@@ -12,6 +12,7 @@ from sqlqueue.log.schedule import MOST_ERRORS, move_due
 from sqlqueue.models import Message, ScheduledMessage, SubscriberHeartbeat
 from tests.consuming import Consuming
 from tests.failing_statements import failing
+from tests.logs import LOG
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -79,13 +80,13 @@ def test_scheduled_messages_wait_and_are_tried_again_however_many_fail(count: in
     with failing("sqlqueue_message", "INSERT"):
         wait_until(raises_in_move_due)
         assert not ScheduledMessage.objects.filter(refused=True).exists()
-    wait_until(lambda: move_due("default") == 0 and not ScheduledMessage.objects.exists())
+    wait_until(lambda: move_due(LOG) == 0 and not ScheduledMessage.objects.exists())
     assert Message.objects.filter(topic="t").count() == count
 
 
 def raises_in_move_due() -> bool:
     try:
-        move_due("default")
+        move_due(LOG)
     except Error:
         return True
     return False

@@ -9,6 +9,7 @@ from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.operations.pause import pause, resume
 from tests.consumers.test_reading import OpenPublish
 from tests.counting import Counter
+from tests.logs import LOG
 from tests.steady import SETTINGS, Steady, settle
 
 MANY = 60  # partitions
@@ -86,13 +87,13 @@ def test_a_late_commit_in_a_partition_that_rests_is_found(rested: Subscriber, se
 def test_a_group_that_was_paused_while_all_rested_starts_nothing(rested: Subscriber, seen: list[object]) -> None:
     """Options are read before something starts, if they are not of this second."""
     now = rested.clock()
-    pause("default", "t", "a")
+    pause(LOG, "t", "a")
     publish("t", "next", key="7")
     rested.clock = lambda: now + 1.0
     rested.loop.notify()
     rested.run_once()
     assert seen == ["next"], "of the other group"
-    resume("default", "t", "a")
+    resume(LOG, "t", "a")
     rested.clock = lambda: now + 2.0
     look(rested)
     look(rested)

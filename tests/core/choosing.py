@@ -19,6 +19,7 @@ from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.key_rate import KeyRate
 from sqlqueue.core.partition.ref import ConsumerOptions
 from sqlqueue.core.settle_plan import Attempt, Execution
+from tests.logs import LOG
 
 THREADS = 2
 
@@ -39,9 +40,9 @@ class Choice:
         consumer = self.consumer = Consumer(
             topic="t", group=group, handler=print, options=manners, backoff=Backoff(), start="earliest"
         )
-        subscription = Subscription("default", consumer)
+        subscription = Subscription(LOG, consumer)
         subscription.key_rate = KeyRate(rate_of_keys) if rate_of_keys else None
-        ownership = Ownership("default", "model", [subscription], 60.0)
+        ownership = Ownership(LOG, "model", [subscription], 60.0)
         no_pool: Any = None
         self.throttle = Allowance(THREADS)
         settler = Settler(ownership, InFlight(), give_up=lambda: False)

@@ -61,6 +61,7 @@ from sqlqueue.log.fetch import Head
 from sqlqueue.log.newest import Newest
 from tests.core.choosing import Choice
 from tests.core.weighing import fitting
+from tests.logs import LOG
 
 pytestmark = pytest.mark.once
 
@@ -281,7 +282,7 @@ class Owner:
         self.restart()
 
     def restart(self) -> None:
-        self.reader = Reader("default", ServerIdentity("default"))
+        self.reader = Reader(LOG, ServerIdentity(LOG))
         self.reader.log_end.horizon = FakeHorizon(self.tables)
         self.reader.log_end.gated = True  # whatever the suite's database is
         self.stream: AssignedPartition | None = None
@@ -289,7 +290,7 @@ class Owner:
         self.running: dict[Attempt, Execution] = {}
         self.reports: deque[tuple[Attempt, Outcome]] = deque()
         self.choice = Choice(self.name, self.options, self.reader, self.tables.rate_of_keys)
-        self.executor = HandlerExecutor("default", self.choice.consumer)
+        self.executor = HandlerExecutor(LOG, self.choice.consumer)
         self.unwritten: list[tuple[SettlePlan, float]] = []  # and when each was sent first
 
     def look(self, notified: bool = False) -> None:

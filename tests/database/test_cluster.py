@@ -11,6 +11,7 @@ from pytest_django import DjangoDbBlocker
 
 from sqlqueue.database import cluster
 from sqlqueue.database.cluster import Cluster, identity, recognize
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_checks import findings
 from sqlqueue.leases import heartbeat
 from sqlqueue.management.commands.queuedoctor import _check_findings as check_findings
@@ -23,6 +24,7 @@ from sqlqueue.stats.survey import survey
 from sqlqueue.version import __version__
 from tests.admin.test_overview import page, words
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.servers import galera
 from tests.servers.galera import GaleraNode
@@ -55,14 +57,14 @@ def test_clusters_are_told_by_their_variables(
 
 @pytest.mark.django_db(transaction=True)
 def test_a_server_that_stands_alone_is_no_cluster_and_has_an_identity(database_name: str) -> None:
-    assert cluster.cluster("default") is None
-    assert bool(identity("default")) == (database_name != "sqlite")
-    heartbeat.beat("default", "me", [("g", "t")], 30)
+    assert cluster.cluster(LOG) is None
+    assert bool(identity(LOG)) == (database_name != "sqlite")
+    heartbeat.beat(LOG, "me", [("g", "t")], 30)
     beat = SubscriberHeartbeat.objects.get()
-    assert (beat.version, beat.server) == (__version__, identity("default"))
-    before = identity("default")
+    assert (beat.version, beat.server) == (__version__, identity(LOG))
+    before = identity(LOG)
     connections["default"].close()
-    assert identity("default") == before
+    assert identity(LOG) == before
 
 
 @pytest.mark.django_db(transaction=True)
@@ -72,7 +74,7 @@ def test_servers_on_hosts_with_long_names_have_different_identities(monkeypatch:
     for uuid in (f"aaaaaaaa-aaaa-aaaa-aaaa-{number:012}" for number in range(2)):
         seen = {"hostname": "host" * cluster.IDENTITY_LENGTH, "port": "65535", "server_uuid": uuid}
         monkeypatch.setattr(cluster, "_variables", lambda connection, seen=seen: seen)
-        heartbeat.beat("default", uuid, [("g", "t")], 30)
+        heartbeat.beat(LOG, uuid, [("g", "t")], 30)
         found.add(SubscriberHeartbeat.objects.get(subscriber=uuid).server)
     assert len(found) == 2
 
@@ -106,18 +108,18 @@ def alias(name: str, server: PrivateServer) -> Iterator[str]:
 @pytest.mark.database("mariadb")
 def test_a_mode_in_which_a_publish_that_waits_holds_up_all_others_is_warned_of(own_servers: None) -> None:
     with PrivateMariaDB(options=("--innodb-autoinc-lock-mode=0",)) as server, alias("old_mode", server) as old:
-        assert [(found.number, found.error) for found in findings(old)] == [(15, False)]
+        assert [(found.number, found.error) for found in findings(Log.of(old))] == [(15, False)]
 
 
 @pytest.mark.database("mysql")
 def test_no_consumer_is_started_on_a_group_with_several_primaries(own_servers: None) -> None:
     with GroupMember() as member, alias("group", member) as name:
-        assert list(findings(name)) == []
+        assert list(findings(Log.of(name))) == []
         with connections[name].cursor() as cursor:
             for statement in BEGIN:
                 cursor.execute(statement)
-        assert cluster.cluster(name) == Cluster("multi-primary Group Replication", 1)
-        assert [(found.number, found.error) for found in findings(name)] == [(43, True)]
+        assert cluster.cluster(Log.of(name)) == Cluster("multi-primary Group Replication", 1)
+        assert [(found.number, found.error) for found in findings(Log.of(name))] == [(43, True)]
         with override_settings(SQLQUEUE={"DATABASE": name}, DATABASE_ROUTERS=[]):
             with pytest.raises(CommandError, match=r"no consumer is started \(sqlqueue\.E043\)"):
                 call_command("runconsumers", "--processes=0")
@@ -126,21 +128,21 @@ def test_no_consumer_is_started_on_a_group_with_several_primaries(own_servers: N
         with connections[name].cursor() as cursor:
             cursor.execute("STOP GROUP_REPLICATION")
             cursor.execute("SET GLOBAL super_read_only = OFF")
-        assert list(findings(name)) == []
+        assert list(findings(Log.of(name))) == []
 
 
 @pytest.mark.database("mariadb")
 @pytest.mark.skipif(bool(galera.missing()), reason=galera.missing())
 def test_a_galera_node_is_recognized(own_servers: None) -> None:
     with GaleraNode() as node, alias("galera", node) as name:
-        assert cluster.cluster(name) == Cluster("Galera", 1)
-        assert [(found.number, found.error) for found in findings(name)] == [(14, False)]
+        assert cluster.cluster(Log.of(name)) == Cluster("Galera", 1)
+        assert [(found.number, found.error) for found in findings(Log.of(name))] == [(14, False)]
         with override_settings(SQLQUEUE={"DATABASE": name}, DATABASE_ROUTERS=[]):
             told = [(found.level, found.text) for found in check_findings() if found.about == "check sqlqueue.W014"]
         text = "Galera of 1 nodes: what is published through others than the named one takes a detour"
         assert told == [(WARNING, text)]
         with PrivateMariaDB() as other, alias("other", other) as another:
-            assert identity(name) != identity(another)
+            assert identity(Log.of(name)) != identity(Log.of(another))
 
 
 @pytest.mark.database("mariadb", "mysql", "postgresql")
@@ -150,15 +152,15 @@ def test_consumers_that_write_to_two_servers_say_so_and_so_does_everything_else(
     settings.SQLQUEUE = {**QUICK, "LEASE_DURATION": 0.5, "HEARTBEAT_INTERVAL": 0.1}
     consuming.consumer("t", lambda delivery: None, group="g")
     consuming.start()
-    heartbeat.beat("default", "one of another node", [("g", "t")], 300)
-    assert len(survey("default").servers) == 1
+    heartbeat.beat(LOG, "one of another node", [("g", "t")], 300)
+    assert len(survey(LOG).servers) == 1
     recent_survey.forget()
     assert health(detailed=True).status == 200
     elsewhere = SubscriberHeartbeat.objects.filter(subscriber="one of another node")
     elsewhere.update(server="another:3306")
-    facts = read("default", [])
+    facts = read(LOG, [])
     assert facts.survey is not None
-    assert set(facts.survey.servers) == {"another:3306", identity("default")}
+    assert set(facts.survey.servers) == {"another:3306", identity(LOG)}
     assert [finding.level for finding in examine(facts) if finding.about == "servers"] == [ERROR]
     recent_survey.forget()
     answer = health(detailed=True)

@@ -9,7 +9,7 @@ from sqlqueue.database import insert_sql
 from sqlqueue.database.dialects import DIALECTS
 from sqlqueue.database.dialects.base import LONG, REMEMBERED, _long
 from sqlqueue.database.insert_sql import LogRow, insertion
-from sqlqueue.database.statements import dialect, execute, insert_missing
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 def test_a_time_can_be_moved_by_any_span(word: str, microseconds: int) -> None:
     """An attempt that ended while its settle was on its way ended a moment after "now": its receipt has a time, too."""
     sign = 1 if word == "later" else -1
-    now, moved = execute("default", f"SELECT {{now}}, {{{word}}}", (microseconds,)).fetchone()
+    now, moved = LOG.execute(f"SELECT {{now}}, {{{word}}}", (microseconds,)).fetchone()
     assert moved is not None
     if connection.vendor == "sqlite":
         now, moved = datetime.fromisoformat(now), datetime.fromisoformat(moved)
@@ -41,7 +41,7 @@ def test_no_word_that_a_server_reserves_is_refused_as_a_name(database_name: str)
     assert {"select", "limit"} <= set(words)
     for word in words:
         text = f"SELECT x.{word} FROM (SELECT 1 AS {word}) AS x ORDER BY {word}"
-        assert list(execute("default", text).fetchall()) == [(1,)], word
+        assert list(LOG.execute(text).fetchall()) == [(1,)], word
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_every_name_is_quoted_once(vendor: str, text: str, quoted: str) -> None:
 
 
 def test_texts_and_names_that_are_quoted_stay_as_they_are() -> None:
-    words = dialect("default")
+    words = LOG.dialect
     text = """SELECT 'a lag', '%%s', "lag", '{ "lag": 1}' """
     assert words.sql(text) == text.replace('"lag",', f"{words.quote}lag{words.quote},")
 
@@ -82,13 +82,13 @@ def test_of_rows_that_may_be_there_those_that_are_missing_are_inserted(there: tu
     def insert(*numbers: int) -> set[str]:
         rows = {f"t{number}": (f"t{number}", number, 1, "all") for number in numbers}
         into = f"sqlqueue_topic ({', '.join(columns)})"
-        return insert_missing("default", into, "(%s, %s, %s, %s)", rows, "name", "name")
+        return LOG.insert_missing(into, "(%s, %s, %s, %s)", rows, "name", "name")
 
     assert insert(*there) == {f"t{number}" for number in there} if there else True
     inserted = insert(1, 2, 3)
     missing = {"t1", "t2", "t3"} - {f"t{number}" for number in there}
-    assert inserted == (missing if dialect("default").returns_inserted or not there else set())
-    names = execute("default", "SELECT name FROM sqlqueue_topic WHERE name LIKE 't_'").fetchall()
+    assert inserted == (missing if LOG.dialect.returns_inserted or not there else set())
+    names = LOG.execute("SELECT name FROM sqlqueue_topic WHERE name LIKE 't_'").fetchall()
     assert {name for (name,) in names} == inserted | {f"t{number}" for number in there}
 
 

@@ -18,7 +18,6 @@ from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.database.horizon import SHARED, highest_offset
 from sqlqueue.database.scheduling import REPLACE, TAKE
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.database.statements import dialect
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import acked_marks, groups, unique_messages
@@ -67,6 +66,7 @@ from tests.factories import (
     now,
     this_minute,
 )
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -99,7 +99,7 @@ def topics(settings: object) -> Iterator[None]:
     Message.objects.update(created_at=datetime.now(timezone.utc) - timedelta(days=1))
     publish_many("many", range(100))
     for topic in ("t", "many"):
-        groups.register("default", "away", topic)
+        groups.register(LOG, "away", topic)
     with left_alone():
         yield
 
@@ -199,7 +199,7 @@ def unique() -> None:
         publish("t", 5, key="u1", unique_for=60, on_conflict="replace")
         if number == 1:
             Message.objects.filter(offset=published.offset).delete()
-    assert unique_messages.purge("default", "").beyond == ""
+    assert unique_messages.purge(LOG, "").beyond == ""
 
 
 def workload() -> None:
@@ -209,20 +209,20 @@ def workload() -> None:
     publish("t", 1, key="k", id="once")
     publish_many("t", [NewMessage(n, key=f"k{n % 7}") for n in range(60)])
     publish("t", 0, delay=0.0)
-    move_due("default")
+    move_due(LOG)
     named()
     unique()
     work(subscriber)
-    heartbeat.beat("default", subscriber.name, [("g", "t")], 3600)
-    release.renew("default", subscriber.name, 3600)
-    release.held("default", subscriber.name)
+    heartbeat.beat(LOG, subscriber.name, [("g", "t")], 3600)
+    release.renew(LOG, subscriber.name, 3600)
+    release.held(LOG, subscriber.name)
     # It dies with messages in flight, and another one takes over.
     publish_many("t", range(20))
     for subscription in subscriber.subscriptions:
         for stream in list(subscription.assigned.values()):
             Offset.objects.filter(id=stream.id).update(claimed_to=F("claimed_to") + 10_000)
-    release.free("default", subscriber.name)
-    heartbeat.leave("default", subscriber.name)
+    release.free(LOG, subscriber.name)
+    heartbeat.leave(LOG, subscriber.name)
     successor = host(atomic=True)
     work(successor)
     successor.anything_due()
@@ -234,23 +234,23 @@ def workload() -> None:
     batches.stop(timeout=0.0)
     batches.close()
     replay.replay("t", limit=3)
-    move.move("default", "g", "t", ConsumerGroup.objects.get(consumer_group="g", topic="t").start + 10, partition=1)
-    report_absent("default")
-    groups.remove("default", "away", "t")
-    collect("default", subscriber.reader.log_end.horizon)
+    move.move(LOG, "g", "t", ConsumerGroup.objects.get(consumer_group="g", topic="t").start + 10, partition=1)
+    report_absent(LOG)
+    groups.remove(LOG, "away", "t")
+    collect(LOG, subscriber.reader.log_end.horizon)
     with transaction.atomic():
-        acked_marks.released_to("default", "t", 1, 0, 1_000, 3_600.0)
-    heartbeat.remove_dead("default", 30.0)
+        acked_marks.released_to(LOG, "t", 1, 0, 1_000, 3_600.0)
+    heartbeat.remove_dead(LOG, 30.0)
     leases = PartitionLease.objects.filter(topic="t", consumer_group="g")
     leases.update(holder="gone", valid_until=now() + timedelta(days=1))
-    assert release.shorten_stale("default", 30.0) > 0
-    groups.remove("default", "g", "t")
+    assert release.shorten_stale(LOG, 30.0) > 0
+    groups.remove(LOG, "g", "t")
 
 
 def test_rescheduling_of_a_key_looks_at_no_whole_table(topics: None, recorder: Recorder) -> None:
     fill()
     message = Message.objects.filter(topic="t").latest("offset")
-    groups.register("default", "filled1", "t")
+    groups.register(LOG, "filled1", "t")
     DeliveryStateFactory(
         consumer_group="filled1",
         topic="t",
@@ -259,10 +259,8 @@ def test_rescheduling_of_a_key_looks_at_no_whole_table(topics: None, recorder: R
         invisible_until=now() + timedelta(days=1),
     )
     recorder.statements.clear()
-    made = reschedule_requests.request_rescheduling(
-        "default", WaitingDeliveries("t", "filled1", key=message.partition_key)
-    )
-    while requests.carry_out("default"):
+    made = reschedule_requests.request_rescheduling(LOG, WaitingDeliveries("t", "filled1", key=message.partition_key))
+    while requests.carry_out(LOG):
         pass
     made.refresh_from_db()
     assert made.done == 1
@@ -277,20 +275,20 @@ def test_the_walk_through_epochs_looks_at_no_whole_table(topics: None, recorder:
     fill()
     epochs.alter("t", 5)
     recorder.statements.clear()
-    groups.start_all("default", "t")
+    groups.start_all(LOG, "t")
     numbers = range(8 + 5)
     options = {"priorities": 1, "lease_duration": 3600, "horizon": 0}
-    taken = acquire("default", "me", "away", "t", numbers, **options)
+    taken = acquire(LOG, "me", "away", "t", numbers, **options)
     assert {one.ref.partition for one in taken} == set(range(8))
-    assert not leased("default", "away", "t").more
-    move.move("default", "away", "t", Message.objects.aggregate(last=Max("offset"))["last"])
-    groups.start_all("default", "t")
-    assert len(acquire("default", "me", "away", "t", numbers, **options)) == len(numbers)
-    assert retire("default", "t") == []
+    assert not leased(LOG, "away", "t").more
+    move.move(LOG, "away", "t", Message.objects.aggregate(last=Max("offset"))["last"])
+    groups.start_all(LOG, "t")
+    assert len(acquire(LOG, "me", "away", "t", numbers, **options)) == len(numbers)
+    assert retire(LOG, "t") == []
     known = dict(recorder.statements)
     Message.objects.filter(topic="t").delete()
     recorder.statements = known
-    assert retire("default", "t") == [0]
+    assert retire(LOG, "t") == [0]
     statements = [one for one in recorder.statements.values() if not excepted(one[0])]
     for state in states():
         for sql, params in statements:
@@ -325,7 +323,7 @@ def test_no_statement_of_a_workload_reads_a_whole_table(topics: None, recorder: 
 def test_the_hot_statements_use_the_index_that_was_made_for_them(topics: None, recorder: Recorder) -> None:
     workload()
     fill()
-    words = dialect("default")
+    words = LOG.dialect
     wanted = {
         words.sql("WHERE {beyond} ORDER BY {ascending} LIMIT %s"): "sqlqueue_message_fetch",
         words.sql("WHERE {within} ORDER BY {ascending} LIMIT %s"): "sqlqueue_message_fetch",
@@ -379,9 +377,9 @@ def test_a_long_and_uneven_history_leads_no_read_astray(topics: None, place: str
             " FROM GENERATE_SERIES(1, 150000) AS n"
         )
         cursor.execute("ANALYZE sqlqueue_message")
-    highest = highest_offset("default")
+    highest = highest_offset(LOG)
     low = {"from the beginning": 0, "near the end": highest - 5_000, "at the end": highest}[place]
-    words, server = dialect("default"), ServerIdentity("default")
+    words, server = LOG.dialect, ServerIdentity(LOG)
     rule = released(Topic(retention=1.0, purged_to=1))
     assert rule
     for topic in ("t", "many", "rare", "away"):
@@ -432,7 +430,7 @@ def test_a_read_of_a_stream_reads_no_other_stream(topics: None, statement: str) 
             " SELECT 't', n % 8, n / 50000, n, '1' FROM GENERATE_SERIES(1, 150000) AS n"
         )
         cursor.execute("ANALYZE sqlqueue_message")
-    words, highest = dialect("default"), highest_offset("default")
+    words, highest = LOG.dialect, highest_offset(LOG)
     high = () if "{beyond}" in statement else (highest,)
     text = words.sql(statement.replace("{columns}", "payload"))
     limit = () if statement == ABOVE else (500,)
@@ -491,22 +489,22 @@ def test_a_claim_rides_on_the_settle_before_it(settings: object) -> None:
 
 def looks() -> None:
     """Look at everything, as the admin's pages do."""
-    survey("default")
-    survey("default", "t")
+    survey(LOG)
+    survey(LOG, "t")
     with patch.object(sampling, "EXACT", 400):
-        survey("default")
-    partition_stats("default", "t", "g")
-    count_above("default", "t", 50, group="g")
-    offset_before("default", datetime.now(timezone.utc) - timedelta(hours=1))
+        survey(LOG)
+    partition_stats(LOG, "t", "g")
+    count_above(LOG, "t", 50, group="g")
+    offset_before(LOG, datetime.now(timezone.utc) - timedelta(hours=1))
     now = datetime.now(timezone.utc)
-    throughput.rates("default", now)
-    throughput.totals("default", now - timedelta(hours=1))
-    throughput.lags("default", now - timedelta(hours=1))
-    throughput.series("default", "t", "g", now - timedelta(hours=1))
+    throughput.rates(LOG, now)
+    throughput.totals(LOG, now - timedelta(hours=1))
+    throughput.lags(LOG, now - timedelta(hours=1))
+    throughput.series(LOG, "t", "g", now - timedelta(hours=1))
 
 
 def test_no_look_at_the_queue_reads_a_whole_table(topics: None, recorder: Recorder) -> None:
-    groups.register("default", "g", "t")
+    groups.register(LOG, "g", "t")
     TopicFactory(name="t_dlq", partitions=8)
     DeadLetterFactory.insert(200, partition=factory.Iterator(range(8)))
     fill()

@@ -12,6 +12,7 @@ from sqlqueue.database.gate import insert_failed, insert_many
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.insert_sql import ADVISORY, FailedRow, LogRow, Stored
 from sqlqueue.models import Message
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.servers.private import PrivateServer
 from tests.transactions import OpenTransaction
@@ -34,7 +35,7 @@ FAILED = FailedRow(1, "no", "t", 1, "g", "no")
 
 
 def bury() -> None:
-    insert_failed("default", LogRow("t_dlq", 0, 0, "", "g:1", "1", None, ""), FAILED)
+    insert_failed(LOG, LogRow("t_dlq", 0, 0, "", "g:1", "1", None, ""), FAILED)
 
 
 def copied() -> LogRow:
@@ -49,9 +50,9 @@ WAYS: dict[str, Callable[[], object]] = {
     "many": lambda: publish_many("t", [1, 2, 3]),
     "many that may be there": lambda: publish_many("t", [NewMessage(n, id=f"x{n}") for n in range(3)]),
     "a dead letter": bury,
-    "a copy": lambda: insert_many("default", [copied()], False),
-    "a copy that may be there": lambda: insert_many("default", [copied()], True),
-    "a dead letter that is a copy": lambda: insert_failed("default", copied(), FAILED),
+    "a copy": lambda: insert_many(LOG, [copied()], False),
+    "a copy that may be there": lambda: insert_many(LOG, [copied()], True),
+    "a dead letter that is a copy": lambda: insert_failed(LOG, copied(), FAILED),
 }
 
 
@@ -89,7 +90,7 @@ def test_those_who_probe_at_the_same_time_do_not_see_each_other() -> None:
 
     def probe_once_each() -> set[int]:
         try:
-            return {Horizon("default").probe(highest) for _ in range(300)}
+            return {Horizon(LOG).probe(highest) for _ in range(300)}
         finally:
             connections.close_all()
 
@@ -103,7 +104,7 @@ def test_a_transaction_that_was_prepared_for_its_commit_is_waited_for(
     database_server: PrivateServer, restarted: bool
 ) -> None:
     name = uuid.uuid4().hex
-    horizon = Horizon("default")
+    horizon = Horizon(LOG)
     publish("t", "first")
     with OpenTransaction() as transaction:
         late = transaction.do(lambda: publish("t", "late")).offset
@@ -117,11 +118,11 @@ def test_a_transaction_that_was_prepared_for_its_commit_is_waited_for(
         assert probe_often(horizon) < late
     finally:
         ask(f"COMMIT PREPARED '{name}'", fetch=False)
-    assert horizon.wait() == highest_offset("default") > late
+    assert horizon.wait() == highest_offset(LOG) > late
 
 
 def probe_often(horizon: Horizon) -> int:
     for _ in range(5):
         publish("t", "after")
-        horizon.probe(highest_offset("default"))
+        horizon.probe(highest_offset(LOG))
     return horizon.value

@@ -18,6 +18,7 @@ from sqlqueue.stats.group_status import DEAD, statuses_of
 from tests.database.plans import Recorder, plan_of
 from tests.database.statistics import analyze
 from tests.factories import DeadLetterFactory, ResultFactory
+from tests.logs import LOG
 from tests.management.running import run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -70,29 +71,29 @@ def looked_up() -> dict[str, tuple]:
         get_status("mails", id="once", key="k1")
         row = LogRow("mails", 0, 0, "k1", "due", "1", None, "")
         with transaction.atomic():
-            scheduling.lock_existing("default", row)
-            gate.find_offset("default", row, latest=True)
-            scheduling.withdraw("default", [("mails", "not there", "k1")])
+            scheduling.lock_existing(LOG, row)
+            gate.find_offset(LOG, row, latest=True)
+            scheduling.withdraw(LOG, [("mails", "not there", "k1")])
         cancel("mails", id="due", key="k1")
     return by_ids(recorder)
 
 
 def looked_up_together() -> dict[str, tuple]:
     """Do all that looks several ids up; return those statements, with their parameters."""
-    groups.register("default", "g", "mails", "latest")
+    groups.register(LOG, "g", "mails", "latest")
     with Batch() as batch:
         batch.publish_many("mails", [NewMessage(n, key=f"k{n}") for n in range(SEVERAL)])
     messages = list(Message.objects.filter(topic="mails").order_by("-offset")[:SEVERAL])
-    move("default", "g", "mails", messages[0].offset)
+    move(LOG, "g", "mails", messages[0].offset)
     offsets, keys = [one.offset for one in messages], [one.partition_key for one in messages]
     dead = {"original_topic": "mails", "original_offset": factory.Iterator(offsets)}
     DeadLetterFactory.insert(SEVERAL, **dead, partition_key=factory.Iterator(keys))
     recorder = Recorder()
     with connection.execute_wrapper(recorder):
-        assert {one.state for several in statuses_of("default", messages).values() for one in several} == {DEAD}
+        assert {one.state for several in statuses_of(LOG, messages).values() for one in several} == {DEAD}
         with transaction.atomic():
-            collected.keep("default", "mails", offsets, 0)
-        move("default", "g", "mails", 0)
+            collected.keep(LOG, "mails", offsets, 0)
+        move(LOG, "g", "mails", 0)
         assert acknowledge("mails", "g", ids=[one.message_id for one in messages[:1]], key=keys[0]) == 1
         assert acknowledge("mails", "g", ids=[f"mails{n}" for n in range(SEVERAL)], key="k1") == 1
     return by_ids(recorder)
@@ -100,11 +101,11 @@ def looked_up_together() -> dict[str, tuple]:
 
 def looked_up_without_keys() -> dict[str, tuple]:
     """Search the keys and the messages of an id; return those statements, with their parameters."""
-    topic, recorder = search.topic_of("default", "mails"), Recorder()
+    topic, recorder = search.topic_of(LOG, "mails"), Recorder()
     assert topic is not None
     with connection.execute_wrapper(recorder):
-        assert search.keys_of("default", "mails", "mails1") == {"k1"}
-        assert len(search.by_id("default", topic, "mails1", 10)) == 1
+        assert search.keys_of(LOG, "mails", "mails1") == {"k1"}
+        assert len(search.by_id(LOG, topic, "mails1", 10)) == 1
     return dict(recorder.statements.values())
 
 

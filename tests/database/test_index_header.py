@@ -22,6 +22,7 @@ from sqlqueue.database import header_index, online_migration
 from sqlqueue.database.header_index import LENGTH, find, indexed_headers
 from sqlqueue.models import Message
 from tests.database.plans import Recorder, plan_of
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -67,7 +68,7 @@ def shape() -> tuple[set[str], list[str]]:
 
 
 def offsets_of(name: str, value: str) -> list[int]:
-    return find("default", name, value, "t", 100, 0, HIGHEST)
+    return find(LOG, name, value, "t", 100, 0, HIGHEST)
 
 
 def offsets(html: str) -> list[int]:
@@ -86,16 +87,16 @@ def test_it_is_made_over_what_is_there_and_taken_back() -> None:
     publish("t", {})  # without headers
     publish("other", {}, headers={"tenant_id": "a"})
     with indexed("tenant_id"):
-        assert indexed_headers("default") == ["tenant_id"]
+        assert indexed_headers(LOG) == ["tenant_id"]
         fifth = of("a")
         publish_many("t", [NewMessage(n, headers={"tenant_id": "c"}) for n in range(10)])
         assert offsets_of("tenant_id", "a") == [fifth, third, first]
-        assert find("default", "tenant_id", "a", "t", 1, 0, fifth - 1) == [third]
+        assert find(LOG, "tenant_id", "a", "t", 1, 0, fifth - 1) == [third]
         assert len(offsets_of("tenant_id", "c")) == 10
         run(of_the_project("tenant_id"))  # again: there is nothing to do
         Message.objects.filter(offset=first).delete()
         assert offsets_of("tenant_id", "a") == [fifth, third]
-    assert indexed_headers("default") == []
+    assert indexed_headers(LOG) == []
     assert shape() == before
 
 
@@ -129,7 +130,7 @@ def test_a_migration_of_the_library_leaves_it_there() -> None:
             run(Rebuild("9999_rebuild", "sqlqueue"), back=True, atomic=True)
         second = of("a")
         assert offsets_of("tenant_id", "a") == [second, first]
-        assert indexed_headers("default") == ["tenant_id"]
+        assert indexed_headers(LOG) == ["tenant_id"]
 
 
 def test_the_admin_searches_by_the_index(admin_client: Client) -> None:
@@ -175,7 +176,7 @@ def test_an_attempt_that_was_interrupted_is_completed() -> None:
             editor.execute(
                 "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'sqlqueue_header_tenant_id'::regclass"
             )
-    assert indexed_headers("default") == []
+    assert indexed_headers(LOG) == []
     with indexed("tenant_id"):
         assert offsets_of("tenant_id", "a") == [first]
 

@@ -10,6 +10,7 @@ from sqlqueue import publish
 from sqlqueue.database import lock_timeouts
 from sqlqueue.models import Message
 from tests.consuming import Consuming
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.servers.session import connection_id, end_connection, lock_wait
 from tests.transactions import OpenTransaction
@@ -57,6 +58,6 @@ def test_a_connection_that_is_lost_before_a_thread_begins_to_work_ends_no_proces
     with ThreadPoolExecutor() as other:
         other.submit(end_connection, connection_id()).result()
         other.submit(lambda: connection.close()).result()
-    with lock_timeouts.limited("default"):
+    with lock_timeouts.limited(LOG):
         assert lock_wait() == "5"
     connection.close()  # so that later tests have one that waits longer

@@ -14,10 +14,10 @@ from sqlqueue import publish, testing
 from sqlqueue.checks import check_offsets, check_tables
 from sqlqueue.database import online_migration
 from sqlqueue.database.sequence import look
-from sqlqueue.database.statements import execute
 from sqlqueue.database.tables import OF_DEVELOPMENT, pending_migrations, remedy
 from sqlqueue.models import ConsumerGroup, Message, Offset, PartitionLease, Topic
 from tests.consuming import Consuming
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -41,14 +41,14 @@ class TestSequence:
     @pytest.mark.database("sqlite")
     def test_rebuilt_tables_go_on_where_they_were_though_no_group_knows(self) -> None:
         tables = {"sqlqueue_message": 1000, "sqlqueue_receipt": 2000, "sqlqueue_scheduled_message": 3000}
-        execute("default", "DELETE FROM sqlite_sequence")
+        LOG.execute("DELETE FROM sqlite_sequence")
         for table, last in tables.items():
-            execute("default", "INSERT INTO sqlite_sequence (name, seq) VALUES (%s, %s)", (table, last))
+            LOG.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (%s, %s)", (table, last))
         state, migration = MigrationLoader(connection).project_state(), Rebuild("9999_rebuild", "sqlqueue")
         for change in (migration.apply, migration.unapply):
             with connection.schema_editor(atomic=False) as editor:
                 change(state.clone(), editor)
-            standing = dict(execute("default", "SELECT name, seq FROM sqlite_sequence").fetchall())
+            standing = dict(LOG.execute("SELECT name, seq FROM sqlite_sequence").fetchall())
             assert {table: standing.get(table) for table in tables} == tables
 
     def test_a_sequence_that_was_reset_before_is_raised(self, consuming: Consuming) -> None:
@@ -58,14 +58,14 @@ class TestSequence:
         ConsumerGroup.objects.create(consumer_group="g", topic="t")
         place = {"consumer_group": "g", "topic": "t", "partition": 0}
         PartitionLease.objects.create(**place, fencing_token=1)
-        last = look("default").last_issued + LAST
+        last = look(LOG).last_issued + LAST
         Offset.objects.create(**place, position=last, offset_acked=last, claimed_to=last, fencing_token=1)
         reset_sequence()
-        assert look("default").fell_back
+        assert look(LOG).fell_back
         assert [message.id for message in check_offsets(["default"])] == ["sqlqueue.E024"]
         migrate()
         assert check_offsets(["default"]) == []
-        mark = look("default")
+        mark = look(LOG)
         assert (mark.known, mark.last_issued) == (last, last)
         publish("t", "afterwards")
         testing.drain()
@@ -84,11 +84,11 @@ class TestSequence:
 def reset_sequence() -> None:
     """Let the sequence of the empty log begin anew, as a restore without it does."""
     if connection.vendor == "sqlite":
-        execute("default", "DELETE FROM sqlite_sequence WHERE name = 'sqlqueue_message'")
+        LOG.execute("DELETE FROM sqlite_sequence WHERE name = 'sqlqueue_message'")
     elif connection.vendor == "mysql":
-        execute("default", "ALTER TABLE sqlqueue_message AUTO_INCREMENT = 1")
+        LOG.execute("ALTER TABLE sqlqueue_message AUTO_INCREMENT = 1")
     else:
-        execute("default", "SELECT SETVAL(PG_GET_SERIAL_SEQUENCE('sqlqueue_message', 'offset'), 1, FALSE)")
+        LOG.execute("SELECT SETVAL(PG_GET_SERIAL_SEQUENCE('sqlqueue_message', 'offset'), 1, FALSE)")
 
 
 class TestTablesOfADevelopmentVersion:
@@ -96,7 +96,7 @@ class TestTablesOfADevelopmentVersion:
     def made_anew(self) -> Iterator[None]:
         """Leave the tables of this version, whatever becomes of the test."""
         yield
-        if pending_migrations("default"):
+        if pending_migrations(LOG):
             MigrationRecorder(connection).record_unapplied("sqlqueue", OF_DEVELOPMENT)
         migrate()
 
@@ -109,14 +109,14 @@ class TestTablesOfADevelopmentVersion:
 
     def test_that_are_recorded_as_such_are_refused(self) -> None:
         publish("t", 1)
-        assert not pending_migrations("default")
+        assert not pending_migrations(LOG)
         assert check_tables(["default"]) == []
         MigrationRecorder(connection).record_applied("sqlqueue", OF_DEVELOPMENT)
         assert self.refused()
         assert Message.objects.count() == 1
-        assert pending_migrations("default")
+        assert pending_migrations(LOG)
         (found,) = check_tables(["default"])
-        assert (found.id, found.hint) == ("sqlqueue.E052", remedy("default"))
+        assert (found.id, found.hint) == ("sqlqueue.E052", remedy(LOG))
         assert check_tables() == []
 
     def test_that_only_lack_a_column_are_refused_and_made_anew_by_the_statements(self) -> None:
@@ -124,8 +124,8 @@ class TestTablesOfADevelopmentVersion:
             editor.execute("ALTER TABLE sqlqueue_activity DROP COLUMN filtered")
         publish("t", 1)
         for statement in self.refused():
-            execute("default", statement)
+            LOG.execute(statement)
         assert not [name for name in connection.introspection.table_names() if name.startswith("sqlqueue")]
         migrate()
         assert publish("t", 1).offset == 1
-        assert not pending_migrations("default")
+        assert not pending_migrations(LOG)

@@ -14,8 +14,8 @@ from sqlqueue import publish
 from sqlqueue.database import named_server
 from sqlqueue.database.aside import aside
 from sqlqueue.database.known_layouts import forget_layouts
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_checks import findings
-from sqlqueue.database.statements import execute
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Layout, Message, ScheduledMessage
 from tests.database.test_cluster import alias
@@ -45,10 +45,10 @@ def nodes(django_db_blocker: DjangoDbBlocker) -> Iterator[tuple[str, str]]:
         stack.enter_context(alias(BESIDE, first))
         stack.enter_context(override_settings(DATABASE_ROUTERS=[]))
         call_command("migrate", database=a, verbosity=0)
-        execute(a, BUSY)
-        named_server.take_over(a, named_server.standing(a))
-        assert named_server.open_log(a)
-        wait_until(lambda: named_server.standing(b).writer == named_server.standing(a).here)
+        Log.of(a).execute(BUSY)
+        named_server.take_over(Log.of(a), named_server.standing(Log.of(a)))
+        assert named_server.open_log(Log.of(a))
+        wait_until(lambda: named_server.standing(Log.of(b)).writer == named_server.standing(Log.of(a)).here)
         yield a, b
 
 
@@ -64,16 +64,16 @@ def visible(node: str) -> list[object]:
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
 def test_what_the_former_server_commits_after_the_change_is_refused(nodes: tuple[str, str], isolation: str) -> None:
     former, new = nodes
-    execute(former, f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
+    Log.of(former).execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
     publish_on(former, "before")
 
     def publish_over_the_change() -> None:
         with transaction.atomic(using=former):
             publish_on(former, "too late")
             publish_on(BESIDE, "with a higher offset")
-            execute(new, KEEP_BUSY)  # so that the former one does not hear of the change at once
-            assert named_server.take_over(new, named_server.standing(new))
-            assert named_server.open_log(new)
+            Log.of(new).execute(KEEP_BUSY)  # so that the former one does not hear of the change at once
+            assert named_server.take_over(Log.of(new), named_server.standing(Log.of(new)))
+            assert named_server.open_log(Log.of(new))
             assert visible(new) == ["before", "with a higher offset"]
 
     with pytest.raises(OperationalError) as raised:
@@ -84,21 +84,21 @@ def test_what_the_former_server_commits_after_the_change_is_refused(nodes: tuple
     assert publish_on(former, "behind") is None
     wait_until(lambda: ScheduledMessage.objects.using(new).exists())
     assert visible(former) == visible(new) == ["before", "with a higher offset", "after"]
-    move_due(new)
+    move_due(Log.of(new))
     assert visible(new)[-1] == "behind"
 
 
 def test_what_is_published_on_both_nodes_enters_the_log_through_the_named_one(nodes: tuple[str, str]) -> None:
     a, b = nodes
-    assert [found.number for found in findings(b)] == [14]
+    assert [found.number for found in findings(Log.of(b))] == [14]
     publish_on(a, 1)
     assert publish_on(b, 2) is None
     with transaction.atomic(using=b):
         publish_on(b, 3)
-    assert move_due(b) == 0
+    assert move_due(Log.of(b)) == 0
     wait_until(lambda: ScheduledMessage.objects.using(a).count() == 2)
     assert publish_on(a, 4) is None  # behind them
-    while move_due(a):
+    while move_due(Log.of(a)):
         pass
     wait_until(lambda: visible(b) == [1, 2, 3, 4])
 
@@ -106,12 +106,12 @@ def test_what_is_published_on_both_nodes_enters_the_log_through_the_named_one(no
 def test_a_publisher_that_goes_from_node_to_node_keeps_the_order_of_its_key(nodes: tuple[str, str]) -> None:
     a, b = nodes
     for node in nodes:
-        execute(node, "SET SESSION wsrep_sync_wait = 7")
+        Log.of(node).execute("SET SESSION wsrep_sync_wait = 7")
     for number in range(60):
         publish_on(nodes[number // 2 % 2], number)
         if number % 7 == 0:
-            move_due(a)
-    while move_due(a):
+            move_due(Log.of(a))
+    while move_due(Log.of(a)):
         pass
     assert visible(b) == list(range(60))
 
@@ -119,14 +119,14 @@ def test_a_publisher_that_goes_from_node_to_node_keeps_the_order_of_its_key(node
 def test_an_id_counts_once_on_all_nodes(nodes: tuple[str, str]) -> None:
     a, b = nodes
     for node in nodes:
-        execute(node, "SET SESSION wsrep_sync_wait = 7")
+        Log.of(node).execute("SET SESSION wsrep_sync_wait = 7")
     for number in range(30):
         for node in (nodes[number % 2], nodes[1 - number % 2]):
             with override_settings(SQLQUEUE={"DATABASE": node}):
                 publish("t", number, key="k", id=str(number))
         if number % 5 == 0:
-            move_due(a)
-    while move_due(a):
+            move_due(Log.of(a))
+    while move_due(Log.of(a)):
         pass
     assert visible(b) == list(range(30))
 
@@ -141,7 +141,7 @@ def balanced(nodes: tuple[str, str], tmp_path: Path) -> Iterator[str]:
     try:
         proxy.route(*nodes)
         with alias("balanced", proxy) as one:
-            while named_server.standing(one).here != named_server.standing(a).here:
+            while named_server.standing(Log.of(one)).here != named_server.standing(Log.of(a)).here:
                 connections[one].close()
             yield one
     finally:
@@ -151,13 +151,13 @@ def balanced(nodes: tuple[str, str], tmp_path: Path) -> Iterator[str]:
 @contextmanager
 def behind(node: str) -> Iterator[None]:
     """Let a node carry out nothing that others commit, without holding them up."""
-    execute(node, "SET GLOBAL wsrep_desync = ON")
-    execute(node, "FLUSH TABLES WITH READ LOCK")
+    Log.of(node).execute("SET GLOBAL wsrep_desync = ON")
+    Log.of(node).execute("FLUSH TABLES WITH READ LOCK")
     try:
         yield
     finally:
-        execute(node, "UNLOCK TABLES")
-        execute(node, "SET GLOBAL wsrep_desync = OFF")
+        Log.of(node).execute("UNLOCK TABLES")
+        Log.of(node).execute("SET GLOBAL wsrep_desync = OFF")
 
 
 @pytest.mark.django_db(transaction=True)  # Django asks the default database about inserts
@@ -182,7 +182,7 @@ def test_what_a_transaction_learns_beside_itself_is_of_its_own_node(nodes: tuple
 def test_a_transaction_says_so_where_no_second_connection_leads_to_its_node(nodes: tuple[str, str]) -> None:
     a, b = nodes
     with transaction.atomic(using=a):
-        execute(a, "SELECT 1")
+        Log.of(a).execute("SELECT 1")
         connections[a].settings_dict["PORT"] = connections[b].settings_dict["PORT"]
-        with pytest.raises(OperationalError, match="no second connection"), aside(a):
+        with pytest.raises(OperationalError, match="no second connection"), aside(Log.of(a)):
             pass

@@ -17,6 +17,7 @@ from sqlqueue.log.collect import collect
 from sqlqueue.models import Message, Topic
 from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.management.running import run
 from tests.servers.pgbouncer import PrivatePgBouncer
 from tests.servers.postgresql import PrivatePostgreSQL
@@ -120,7 +121,7 @@ def run_everything(consuming: Consuming) -> None:
     publish_many("t", range(8))
     consuming.drain()
     assert run("queuedoctor").code == 0
-    collect("default")
+    collect(LOG)
 
 
 def publish_in_a_transaction(topic: str) -> None:
@@ -192,14 +193,14 @@ class TestWhatItReallySays:
 class TestChecks:
     @pytest.mark.session
     def test_none_is_seen_where_there_is_none(self) -> None:
-        assert not is_pooled("default")
+        assert not is_pooled(LOG)
         with option("prepare_threshold", 5):
-            assert not list(findings("default"))
+            assert not list(findings(LOG))
 
     def test_it_is_seen(self, pooling: Pooling) -> None:
         pooling(1)
-        assert is_pooled("default")
-        assert not list(findings("default"))
+        assert is_pooled(LOG)
+        assert not list(findings(LOG))
         said = run("queuedoctor").out
         assert "ok       connections: " in said
         assert "which a pooler has to let in" in said
@@ -208,7 +209,7 @@ class TestChecks:
     def test_w044_an_option_of_a_session(self, pooling: Pooling, name: str, value: object) -> None:
         pooling(1)
         with option(name, value):
-            [problem] = findings("default")
+            [problem] = findings(LOG)
         assert (problem.number, problem.error) == (44, False)
         assert name in problem.text
         assert "Leave it out" in problem.hint
@@ -224,7 +225,7 @@ class TestChecks:
     def test_w044_cursors_that_would_outlive_their_transactions(self, pooling: Pooling) -> None:
         pooling(1)
         connection.settings_dict["DISABLE_SERVER_SIDE_CURSORS"] = False
-        [problem] = findings("default")
+        [problem] = findings(LOG)
         assert (problem.number, problem.error) == (44, False)
         assert "['DISABLE_SERVER_SIDE_CURSORS'] = True" in problem.hint
 

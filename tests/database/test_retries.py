@@ -12,6 +12,7 @@ from django.db.utils import InterfaceError
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.models import Topic
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.servers.private import PrivateServer
 from tests.servers.session import connection_id, crash_a_process, end_connection, isolate
@@ -225,7 +226,7 @@ class Operation:
 @pytest.mark.django_db(transaction=True)
 def test_contention_reruns_the_whole_operation() -> None:
     operation = Operation(2)
-    assert retries.run("default", operation, "t") == "done"
+    assert retries.run(LOG, operation, "t") == "done"
     assert operation.calls == 3
     assert list(Topic.objects.values_list("name", flat=True)) == ["t3"]  # what was half done was rolled back
 
@@ -234,7 +235,7 @@ def test_contention_reruns_the_whole_operation() -> None:
 def test_an_operation_is_not_rerun_for_ever() -> None:
     operation = Operation(1_000)
     with pytest.raises(OperationalError):
-        retries.run("default", operation, "t")
+        retries.run(LOG, operation, "t")
     assert operation.calls == retries.RERUNS
 
 
@@ -242,11 +243,11 @@ def test_an_operation_is_not_rerun_for_ever() -> None:
 def test_inside_somebody_elses_transaction_nothing_is_rerun() -> None:
     operation = Operation(1)
     with pytest.raises(OperationalError), transaction.atomic():
-        retries.run("default", operation, "t")
+        retries.run(LOG, operation, "t")
     assert operation.calls == 1
     statement = Operation(1)
     with pytest.raises(OperationalError), transaction.atomic():
-        retries.run_statement("default", statement, "t")
+        retries.run_statement(LOG, statement, "t")
     assert statement.calls == 1
 
 
@@ -259,7 +260,7 @@ def test_other_errors_are_not_rerun() -> None:
         raise IntegrityError("no")
 
     with pytest.raises(IntegrityError):
-        retries.run("default", operation)
+        retries.run(LOG, operation)
     assert calls == [1]
 
 
@@ -274,19 +275,19 @@ def test_a_patient_operation_goes_on_through_a_lost_connection() -> None:
         return "done"
 
     if connection.vendor != "sqlite":
-        assert retries.patiently("default", operation, give_up=lambda: False) == "done"
+        assert retries.patiently(LOG, operation, give_up=lambda: False) == "done"
         assert len(calls) == 3
     lost = raised(MySQLError(2013, "Lost connection"))
 
     def never() -> None:
         raise lost
 
-    assert retries.patiently("default", never, give_up=lambda: True) is None
+    assert retries.patiently(LOG, never, give_up=lambda: True) is None
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_patient_operation_runs_in_no_transaction_but_its_own() -> None:
-    inside = retries.patiently("default", lambda: connection.in_atomic_block, give_up=lambda: True)
+    inside = retries.patiently(LOG, lambda: connection.in_atomic_block, give_up=lambda: True)
     assert inside is False
 
 
@@ -309,7 +310,7 @@ def test_a_real_deadlock_reruns_the_whole_operation() -> None:
 
     def work(first: str, second: str) -> None:
         try:
-            retries.run("default", add, first, second)
+            retries.run(LOG, add, first, second)
         except Error as error:
             errors.append(error)
         finally:

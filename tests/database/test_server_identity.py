@@ -6,7 +6,7 @@ from django.db import connection
 
 from sqlqueue.database import server_session
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced, look
-from sqlqueue.database.statements import execute
+from tests.logs import LOG
 from tests.servers.private import PrivateServer
 from tests.servers.session import crash_a_process
 
@@ -17,14 +17,14 @@ SERVERS = pytest.mark.database("mariadb", "mysql", "postgresql")
 @pytest.fixture
 def known() -> ServerIdentity:
     """A server that has been looked at."""
-    server = ServerIdentity("default")
+    server = ServerIdentity(LOG)
     server.make_sure()
     return server
 
 
 def proves(server: ServerIdentity) -> bool:
     text, values = server.proof()
-    return bool(execute("default", f"SELECT CASE WHEN {text} THEN 1 ELSE 0 END", values).fetchone()[0])
+    return bool(LOG.execute(f"SELECT CASE WHEN {text} THEN 1 ELSE 0 END", values).fetchone()[0])
 
 
 @SERVERS
@@ -57,7 +57,7 @@ def test_a_restart_is_a_change(database_server: PrivateServer, known: ServerIden
         known.confirm()
     with pytest.raises(ServerChanged):
         known.make_sure()
-    ServerIdentity("default").confirm()
+    ServerIdentity(LOG).confirm()
 
 
 @pytest.mark.database("postgresql")
@@ -71,12 +71,12 @@ def test_the_crash_of_one_of_its_processes_is_a_change_although_the_server_lives
     with pytest.raises(ServerChanged):
         known.make_sure()
     assert database_server.pid == pid
-    ServerIdentity("default").confirm()
+    ServerIdentity(LOG).confirm()
 
 
 @pytest.mark.database("mariadb", "mysql")
 def test_another_session_under_the_same_connection_is_noticed_and_looked_at(known: ServerIdentity) -> None:
-    execute("default", "SET @sqlqueue_session = NULL")  # as in a session that a proxy has put in its place
+    LOG.execute("SET @sqlqueue_session = NULL")  # as in a session that a proxy has put in its place
     with pytest.raises(SessionReplaced):
         known.select("SELECT 7 WHERE 1 = 0", (), 1, 0)
     assert known.doubtful
@@ -86,8 +86,8 @@ def test_another_session_under_the_same_connection_is_noticed_and_looked_at(know
 
 @pytest.mark.database("mariadb", "mysql")
 def test_a_statement_that_is_repeated_in_another_session_gives_it_another_mark() -> None:
-    assert look("default").values != look("default").values
-    assert look("default").identity == look("default").identity
+    assert look(LOG).values != look(LOG).values
+    assert look(LOG).identity == look(LOG).identity
 
 
 @pytest.mark.database("mariadb", "mysql")
@@ -98,21 +98,21 @@ def test_a_server_whose_clock_was_set_back_since_its_start_is_not_waited_for(mon
     monkeypatch.setattr(server_session, "YOUNG", 1)
     waits: list[float] = []
     monkeypatch.setattr(server_session.time, "sleep", waits.append)
-    look("default")
+    look(LOG)
     assert not waits
 
 
 @pytest.mark.database("postgresql")
 def test_a_role_that_may_not_ask_for_the_timeline_compares_the_servers_start() -> None:
-    execute("default", "CREATE ROLE least; REVOKE EXECUTE ON FUNCTION PG_WALFILE_NAME(pg_lsn) FROM PUBLIC")
+    LOG.execute("CREATE ROLE least; REVOKE EXECUTE ON FUNCTION PG_WALFILE_NAME(pg_lsn) FROM PUBLIC")
     try:
-        execute("default", "SET ROLE least")
-        server = ServerIdentity("default")
+        LOG.execute("SET ROLE least")
+        server = ServerIdentity(LOG)
         server.confirm()
         assert server.identity.endswith(" primary")
     finally:
-        execute("default", "RESET ROLE")
-        execute("default", "GRANT EXECUTE ON FUNCTION PG_WALFILE_NAME(pg_lsn) TO PUBLIC; DROP ROLE least")
+        LOG.execute("RESET ROLE")
+        LOG.execute("GRANT EXECUTE ON FUNCTION PG_WALFILE_NAME(pg_lsn) TO PUBLIC; DROP ROLE least")
 
 
 @pytest.mark.database("sqlite")

@@ -12,6 +12,7 @@ from sqlqueue.operations.republish import republish
 from sqlqueue.stats.dead_letters import failures
 from sqlqueue.stats.survey import survey
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("postgresql")]
 
@@ -53,12 +54,12 @@ def test_every_way_through_the_queue_works(binding: None, settings, consuming: C
     consuming.drain()
     assert sorted(map(str, seen)) == sorted(["a", "b", "dead", "retry", "retry", "later", HEAVY, HEAVY + "b"])
     assert Message.objects.filter(topic="t_dlq").count() == 2
-    assert failures("default", ["t"]).kinds[0].dead_letters == 2
-    assert len(survey("default").groups) == 1
+    assert failures(LOG, ["t"]).kinds[0].dead_letters == 2
+    assert len(survey(LOG).groups) == 1
     assert replay("t") == 2
     heavy = Message.objects.get(topic="t", payload=HEAVY + "b")
     assert republish("t", "default", [heavy.offset], delay=0.001) + republish("t", "default", [first.offset]) == 2
     consuming.drain()
     assert seen.count("dead") == seen.count(HEAVY) == seen.count(HEAVY + "b") == seen.count("a") == 2
     assert Receipt.objects.count() == 12
-    collect("default")
+    collect(LOG)

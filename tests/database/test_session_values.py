@@ -17,6 +17,7 @@ from sqlqueue.checks import TAG
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage
 from tests.consuming import Consuming
+from tests.logs import LOG
 from tests.processes import ManageCommands, database_url, wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.session]
@@ -128,9 +129,9 @@ def test_a_scheduled_message_is_not_moved_by_a_process_that_would_change_it(opti
     publish("t", payload, id="a", key=key, headers=headers, delay=0.001)
     options(charset="utf8")
     with pytest.raises(ConfigurationError, match="utf8mb4"):
-        wait_until(lambda: move_due("default"))
+        wait_until(lambda: move_due(LOG))
     options()
-    wait_until(lambda: move_due("default"))
+    wait_until(lambda: move_due(LOG))
     message = Message.objects.get()
     assert (message.payload, message.partition_key, message.headers) == SENT
 

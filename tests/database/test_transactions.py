@@ -18,6 +18,7 @@ from sqlqueue.operations import replay, replay_requests, requests, reschedule
 from sqlqueue.operations.move import move
 from sqlqueue.operations.republish import republish
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.management.running import run
 from tests.processes import wait_until
 from tests.servers.processlist import sessions
@@ -56,18 +57,18 @@ def log(consuming: Consuming, settings: Any) -> list[int]:
 
 
 OPERATIONS: dict[str, Callable[[], object]] = {
-    "register": lambda: groups.register(ALIAS, "another", "t"),
-    "remove": lambda: groups.remove(ALIAS, "g", "t"),
-    "move": lambda: move(ALIAS, "g", "t", 0),
-    "move of one partition": lambda: move(ALIAS, "g", "t", 0, 0),
-    "acquire": lambda: acquire(ALIAS, "s", "g", "t", [0], priorities=1, lease_duration=60, horizon=0),
+    "register": lambda: groups.register(LOG, "another", "t"),
+    "remove": lambda: groups.remove(LOG, "g", "t"),
+    "move": lambda: move(LOG, "g", "t", 0),
+    "move of one partition": lambda: move(LOG, "g", "t", 0, 0),
+    "acquire": lambda: acquire(LOG, "s", "g", "t", [0], priorities=1, lease_duration=60, horizon=0),
     "replay": lambda: replay.replay("t"),
-    "ordered replay": lambda: (replay_requests.request_replay(ALIAS, "t"), requests.carry_out(ALIAS)),
+    "ordered replay": lambda: (replay_requests.request_replay(LOG, "t"), requests.carry_out(LOG)),
     "republish": lambda: republish("t", "g", offsets()),
-    "acknowledge": lambda: reschedule.acknowledge(ALIAS, "g", "t", offsets()),
-    "reprioritize": lambda: reschedule.reprioritize(ALIAS, "g", "t", offsets(), 0),
-    "collect": lambda: collect(ALIAS, known_horizon()),
-    "schedule": lambda: (publish("t", 1, delay=0), schedule.move_due(ALIAS)),
+    "acknowledge": lambda: reschedule.acknowledge(LOG, "g", "t", offsets()),
+    "reprioritize": lambda: reschedule.reprioritize(LOG, "g", "t", offsets(), 0),
+    "collect": lambda: collect(LOG, known_horizon()),
+    "schedule": lambda: (publish("t", 1, delay=0), schedule.move_due(LOG)),
 }
 
 
@@ -76,7 +77,7 @@ def offsets() -> list[int]:
 
 
 def known_horizon() -> Horizon:
-    horizon = Horizon(ALIAS)
+    horizon = Horizon(LOG)
     horizon.wait()
     return horizon
 
@@ -129,18 +130,18 @@ def test_no_operation_takes_its_snapshot_before_it_has_its_locks(log: list[int],
 def test_collection_sees_the_reset_that_it_has_waited_for(log: list[int], level: str) -> None:
     horizon = known_horizon()
     with OpenTransaction() as person, ThreadPoolExecutor(1) as pool:
-        person.do(lambda: groups.lock_topic(ALIAS, "t"))
+        person.do(lambda: groups.lock_topic(LOG, "t"))
 
         def run_collection() -> int:
             isolate(level)
             try:
-                return collect(ALIAS, horizon).messages
+                return collect(LOG, horizon).messages
             finally:
                 connections.close_all()
 
         collected = pool.submit(run_collection)
         wait_until(lambda: sessions().waiting(), message="the collector does not wait")
-        person.do(lambda: groups.revoke(ALIAS, "g", "t"))
+        person.do(lambda: groups.revoke(LOG, "g", "t"))
         person.do(lambda: Offset.objects.filter(topic="t").update(position=0, claimed_to=0, offset_acked=0))
         person.commit()
         collected.result(60)
@@ -175,7 +176,7 @@ def test_what_its_owner_acks_meanwhile_is_not_reprioritized(
         revoke(*place, **options)
 
     monkeypatch.setattr(reschedule, "revoke", revoke_late)
-    assert reschedule.reprioritize(ALIAS, "g", "t", [offset], 1) == (0, 1)
+    assert reschedule.reprioritize(LOG, "g", "t", [offset], 1) == (0, 1)
     testing.drain()
     assert handled == ["first", "second"]
 
@@ -191,9 +192,9 @@ class TestWithoutAutocommit:
     @pytest.mark.database("mariadb", "mysql", "postgresql")
     def test_the_gate_is_not_probed_and_no_publisher_is_held_up(self, log: list[int], off: None) -> None:
         with pytest.raises(ConfigurationError, match="autocommit is off"):
-            groups.register(ALIAS, "another", "t", groups.LATEST)
+            groups.register(LOG, "another", "t", groups.LATEST)
         with pytest.raises(ConfigurationError, match="autocommit is off"):
-            move(ALIAS, "g", "t", 0)
+            move(LOG, "g", "t", 0)
         with OpenTransaction() as another:
             another.do(lambda: publish("t", 5))
             another.commit()

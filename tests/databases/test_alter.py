@@ -12,6 +12,7 @@ from django.db import transaction
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.core.databases import database_of
 from sqlqueue.core.relay import relay_topic
+from sqlqueue.database.log import Log
 from sqlqueue.log.change_state import under_way
 from sqlqueue.log.layouts import epochs
 from sqlqueue.log.relay import arrive
@@ -42,7 +43,7 @@ def topic(databases: dict[str, Any], settings: Any) -> None:
 
 def blocks(alias: str) -> list[tuple[int, bool]]:
     """Return the partitions of each epoch on a database, and whether it has ended."""
-    return [(epoch.partitions, epoch.end is not None) for epoch in epochs(alias, TOPIC)]
+    return [(epoch.partitions, epoch.end is not None) for epoch in epochs(Log.of(alias), TOPIC)]
 
 
 def check_altered() -> None:
@@ -68,8 +69,8 @@ def test_every_database_is_altered_and_keys_stay_on_theirs() -> None:
 
 @pytest.mark.parametrize("one", [A, B])
 def test_what_was_done_on_one_database_holds_up_no_other(one: str) -> None:
-    begin(one, TOPIC, 6)
-    for _ in Repartition(one).run(0):
+    begin(Log.of(one), TOPIC, 6)
+    for _ in Repartition(Log.of(one)).run(0):
         pass
     done = run(*ALTER)
     assert done.code == 0, done
@@ -114,13 +115,13 @@ def test_lists_go_over_a_database_that_has_nothing_of_the_topic(words: tuple[str
 
 @SLOTTED
 def test_an_abort_goes_over_the_databases_that_have_something_to_abort() -> None:
-    begin(B, TOPIC, 6)
+    begin(Log.of(B), TOPIC, 6)
     done = run("queuetopic", "alter", TOPIC, "--abort")
     assert done.code == 0, done
     assert f"database {B}\nPublishers" in done.out.replace(
         f"database {A}\nNo change of topic {TOPIC!r} is under way.\n", ""
     )
-    assert (under_way(B), blocks(A), blocks(B)) == (None, [(4, False)], [(4, False)])
+    assert (under_way(Log.of(B)), blocks(A), blocks(B)) == (None, [(4, False)], [(4, False)])
 
 
 class BothDatabases(Publishers):
@@ -138,7 +139,7 @@ class BothDatabases(Publishers):
 
 def move_all() -> None:
     rows = Message.objects.using(A).filter(topic=relay_topic(B)).order_by("offset")
-    arrive(A, B, [on_its_way(one) for one in rows])
+    arrive(Log.of(A), Log.of(B), [on_its_way(one) for one in rows])
 
 
 @GATED
@@ -159,7 +160,7 @@ def test_killed_at_any_moment_while_many_publish_to_both_databases(manage: Manag
         enough = publishers.count + 50
         wait_until(lambda: publishers.count > enough)
     for database, alias in zip(BOTH, BOTH):
-        assert (under_way(alias), blocks(alias)) == (None, [(4, True), (6, False)])
+        assert (under_way(Log.of(alias)), blocks(alias)) == (None, [(4, True), (6, False)])
         there: dict[str, list[int]] = {}
         last: dict[str, int] = {}
         rows = Message.objects.using(alias).filter(topic=TOPIC).order_by("offset")

@@ -24,6 +24,7 @@ from sqlqueue.consumers.database_consumers import of_database
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.core.databases import database_of
 from sqlqueue.core.relay import relay_topic
+from sqlqueue.database.log import Log
 from sqlqueue.log.schedule import move_due
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import Message, ScheduledMessage, Topic
@@ -200,7 +201,7 @@ def test_its_list_is_stored_with_it_on_each_of_its_logs() -> None:
 def test_a_row_of_plain_sql_on_the_wrong_database_is_refused_with_the_right_one() -> None:
     publish("t", 0, key=OF_A)
     ScheduledMessage.objects.using(A).create(topic="t", partition_key=OF_B, payload=1)
-    move_due(A)
+    move_due(Log.of(A))
     assert f"belongs on database '{B}'" in (ScheduledMessage.objects.using(A).get().refusal or "")
 
 

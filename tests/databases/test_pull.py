@@ -10,6 +10,7 @@ from django.db import transaction
 from sqlqueue import NewMessage, asubscribe, publish, publish_many, subscribe
 from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.core.databases import database_of
+from sqlqueue.database.log import Log
 from sqlqueue.log.status import anything_due
 from sqlqueue.models import PartitionLease, SubscriberHeartbeat
 from tests.databases.aliases import BOTH, A, B
@@ -25,7 +26,7 @@ def publish_both(count: int = 5) -> None:
 
 
 def all_is_done(group: str = "default") -> bool:
-    return not any(anything_due(alias, group, "t", "key") for alias in (A, B))
+    return not any(anything_due(Log.of(alias), group, "t", "key") for alias in (A, B))
 
 
 def nothing_is_held() -> bool:
@@ -83,7 +84,7 @@ def test_an_error_on_one_database_ends_the_loop_and_releases_the_others(monkeypa
     run, may_fail = Subscriber.run, threading.Event()
 
     def fails_on_b(self: Subscriber, **options: Any) -> None:
-        if self.alias == B:
+        if self.log.alias == B:
             options["started"]()
             assert may_fail.wait(60)
             raise RuntimeError("it is broken")

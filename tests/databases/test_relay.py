@@ -14,7 +14,7 @@ from sqlqueue.consumers import relays
 from sqlqueue.core.databases import database_of
 from sqlqueue.core.relay import relay_topic
 from sqlqueue.core.settle_plan import FetchedMessage
-from sqlqueue.database.statements import dialect
+from sqlqueue.database.log import Log
 from sqlqueue.log import relay
 from sqlqueue.log.groups import register
 from sqlqueue.log.topics import topic_info
@@ -62,7 +62,7 @@ def on_its_way(row: Message) -> FetchedMessage:
 
 
 def bring() -> None:
-    relay.arrive(A, B, on_their_way())
+    relay.arrive(Log.of(A), Log.of(B), on_their_way())
 
 
 def test_messages_arrive_in_their_order_as_they_were_published() -> None:
@@ -105,7 +105,7 @@ def test_one_that_was_frozen_brings_nothing_that_another_has_brought(monkeypatch
     bring()
     Message.objects.using(A).filter(topic=TOPIC).delete()  # acked, and collected
     Message.objects.using(B).filter(topic="t").delete()
-    relay.arrive(A, B, frozen)
+    relay.arrive(Log.of(A), Log.of(B), frozen)
     assert arrived() == []
 
     relayed("three")
@@ -133,7 +133,7 @@ def test_two_processes_at_once_bring_each_once() -> None:
             start.wait(30)
             messages = on_their_way()
             for first in range(0, len(messages), 7):
-                relay.arrive(A, B, messages[first : first + 7])
+                relay.arrive(Log.of(A), Log.of(B), messages[first : first + 7])
         finally:
             connections.close_all()
 
@@ -169,7 +169,7 @@ def test_an_id_that_its_database_has_already_is_ignored_there() -> None:
 
 
 def test_what_its_database_refuses_is_a_dead_letter_and_a_finding_and_holds_nothing_up() -> None:
-    topic_info(B, "t")
+    topic_info(Log.of(B), "t")
     relayed("one", "refused", "two")
     row = next(one for one in Message.objects.using(A).filter(topic=TOPIC) if one.payload == "refused")
     row.headers["sqlqueue-relay"]["priority"] = 7
@@ -179,7 +179,7 @@ def test_what_its_database_refuses_is_a_dead_letter_and_a_finding_and_holds_noth
     (dead,) = Message.objects.using(A).dead_letters()
     assert (dead.original_topic, dead.payload) == (TOPIC, "refused")
     assert "priority 7 is not one of topic 't'" in (dead.last_error or "")
-    assert DEAD_LETTERS in {one.kind for one in findings(survey(A)) if one.topic == TOPIC}
+    assert DEAD_LETTERS in {one.kind for one in findings(survey(Log.of(A))) if one.topic == TOPIC}
     copy = dead.headers | {"sqlqueue-relay": dead.headers["sqlqueue-relay"] | {"priority": 0}}
     Message.objects.using(A).filter(pk=dead.pk).update(headers=copy)
     replay(TOPIC, database=A)
@@ -224,8 +224,8 @@ def test_expiry_counts_from_the_publish() -> None:
 
 def test_a_relay_that_no_process_serves_is_a_finding() -> None:
     relayed("one")
-    register(A, relays.GROUP, TOPIC)
-    assert AWAY in {one.kind for one in findings(survey(A)) if one.topic == TOPIC}
+    register(Log.of(A), relays.GROUP, TOPIC)
+    assert AWAY in {one.kind for one in findings(survey(Log.of(A))) if one.topic == TOPIC}
 
 
 def test_only_the_queue_publishes_to_it_and_its_partition_stays() -> None:
@@ -233,7 +233,7 @@ def test_only_the_queue_publishes_to_it_and_its_partition_stays() -> None:
     with pytest.raises(ConfigurationError, match="publish with relay=True"):
         publish(TOPIC, 1)
     with pytest.raises(ConfigurationError, match="its partition stays"):
-        repartition.begin(A, TOPIC, 4)
+        repartition.begin(Log.of(A), TOPIC, 4)
 
 
 def test_without_a_transaction_nothing_is_relayed() -> None:
@@ -246,7 +246,7 @@ def test_what_waits_is_found_by_an_index() -> None:
     relayed(*(f"m{number}" for number in range(300)))
     bring()
     with an_index_if_there_is_one():
-        assert not full_scans(dialect(B).sql(relay.POSITION), (A, 0))
+        assert not full_scans(Log.of(B).dialect.sql(relay.POSITION), (A, 0))
     assert RelayPosition.objects.using(B).get().offset == on_their_way()[-1].offset
 
 

@@ -14,6 +14,7 @@ from example_project.payments.rules import AUDIT, BANK, LARGE, TOPIC
 from example_project.settings import SQLQUEUE
 from sqlqueue import get_status
 from sqlqueue.conf import settings as options
+from sqlqueue.database.log import Log
 from sqlqueue.log.flow import override
 from sqlqueue.models import Message
 from sqlqueue.stats.survey import survey
@@ -80,8 +81,10 @@ def test_two_processes_call_the_bank_twice_at_once_at_most(
     consuming.start(BANK)
     consuming.start(BANK)
     wait_until(lambda: calls["now"])
-    override(options.DATABASE, group=BANK, topic=TOPIC, values={"rate_limit": "1000/s"})  # the other limit alone
-    wait_until(lambda: calls["now"] == 2 and survey(options.DATABASE).groups[0].limited)
+    override(
+        Log.of(options.DATABASE), group=BANK, topic=TOPIC, values={"rate_limit": "1000/s"}
+    )  # the other limit alone
+    wait_until(lambda: calls["now"] == 2 and survey(Log.of(options.DATABASE)).groups[0].limited)
     gate.set()
     wait_until(lambda: calls["all"] == 12)
     assert calls["most"] == 2
@@ -98,6 +101,6 @@ def test_a_bank_that_is_away_is_not_called_again_and_again(
     for number in range(40):
         pay_refund(f"UA-{number}", 100)
     consuming.start(BANK)
-    wait_until(lambda: survey(options.DATABASE).groups[0].budget_spent)
+    wait_until(lambda: survey(Log.of(options.DATABASE)).groups[0].budget_spent)
     consuming.end_hosts()
     assert Message.objects.dead_letters().count() == 0

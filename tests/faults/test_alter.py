@@ -17,6 +17,7 @@ from sqlqueue.log.groups import register
 from sqlqueue.log.layouts import epochs
 from sqlqueue.models import Message, Topic
 from tests.consumer_processes import GROUP, Consumers
+from tests.logs import LOG
 from tests.processes import ManageCommands, wait_until
 from tests.progress import wait_until_settled
 
@@ -56,7 +57,7 @@ class Publisher(threading.Thread):
 @pytest.mark.database("mariadb", "mysql", "postgresql")
 def test_while_all_run_and_it_is_killed(consumers: Consumers, manage: ManageCommands) -> None:
     Topic.objects.update_or_create(name=TOPIC, defaults={"partitions": PARTITIONS})
-    register("default", GROUP, TOPIC)
+    register(LOG, GROUP, TOPIC)
     consumers.start(TOPIC, processes=2, threads=2)
     publishers = [Publisher(name, str(consumers.notes)) for name in "ab"]
     for publisher in publishers:
@@ -69,8 +70,8 @@ def test_while_all_run_and_it_is_killed(consumers: Consumers, manage: ManageComm
             command.kill()
             command = manage("queuetopic", "alter", TOPIC, "--partitions", str(partitions), "--no-input")
             command.wait()
-            wait_until(lambda: under_way("default") is None, message=lambda command=command: command.output)
-            base = epochs("default", TOPIC)[-1].base
+            wait_until(lambda: under_way(LOG) is None, message=lambda command=command: command.output)
+            base = epochs(LOG, TOPIC)[-1].base
             wait_until(lambda base=base: Message.objects.filter(topic=TOPIC, partition__gte=base).count() > 20)
     finally:
         for publisher in publishers:
@@ -87,4 +88,4 @@ def test_while_all_run_and_it_is_killed(consumers: Consumers, manage: ManageComm
     for publisher in publishers:
         for key, count in publisher.numbers.items():
             assert begun[key] == list(range(count)), key
-    assert {one.partitions for one in epochs("default", TOPIC)} >= {3}
+    assert {one.partitions for one in epochs(LOG, TOPIC)} >= {3}

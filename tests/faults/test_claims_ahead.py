@@ -20,6 +20,7 @@ from pytest_django import Settings
 from sqlqueue.models import Message, Offset
 from sqlqueue.operations.move import move
 from tests.consumer_processes import GROUP, QUICK, Consumers, heartbeats, wait_for_shares
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.progress import dead_letter_offsets, wait_until_settled
 
@@ -140,7 +141,7 @@ def test_a_group_that_is_moved_under_load_gets_everything(consumers: Consumers, 
         for _ in range(3):
             publishing.wait_for_more()
             wait_until(lambda: is_ahead(topic))
-            move("default", GROUP, topic, 0)
+            move(LOG, GROUP, topic, 0)
         publishing.wait_for_more()
     wait_until_settled(topic, GROUP)
     command.terminate()

@@ -19,6 +19,7 @@ from sqlqueue.stats.finding_kinds import DEATHS, NO_CONSUMERS, Finding
 from sqlqueue.stats.survey import survey
 from tests.asking import ask
 from tests.consumer_processes import Consumers
+from tests.logs import LOG
 from tests.processes import ManageCommand, wait_until
 
 pytestmark = [pytest.mark.once, pytest.mark.django_db(transaction=True)]
@@ -40,7 +41,7 @@ def command(consumers: Consumers, port: int) -> ManageCommand:
 
 
 def found(kind: str) -> list[Finding]:
-    return [one for one in findings(survey("default")) if one.kind == kind]
+    return [one for one in findings(survey(LOG)) if one.kind == kind]
 
 
 def test_a_crash_loop_is_told_with_exit_message_and_next_restart(command: ManageCommand, port: int) -> None:
@@ -69,8 +70,8 @@ def counted(port: int, name: str, **labels: str) -> float:
 
 
 def test_a_death_is_told_until_a_successor_has_lived_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    heartbeat.beat("default", "dead", [("ship", "orders"), ("bill", "orders")], 60)
-    of_database = deaths.Deaths("default")
+    heartbeat.beat(LOG, "dead", [("ship", "orders"), ("bill", "orders")], 60)
+    of_database = deaths.Deaths(LOG)
     of_database.record("dead", -9, 12.0)
     row = SubscriberHeartbeat.objects.get(subscriber="dead")
     assert (row.topic, row.exit_status) == ("orders", -9)
@@ -79,17 +80,17 @@ def test_a_death_is_told_until_a_successor_has_lived_a_minute(monkeypatch: pytes
     assert "12 s" in finding.text or "11 s" in finding.text
 
     of_database.forget([])
-    heartbeat.remove_dead("default", 0.0)
+    heartbeat.remove_dead(LOG, 0.0)
     assert found(DEATHS), "its row was removed as an expired one is"
     of_database.forget([time.monotonic()])
     wait_until(lambda: not found(DEATHS))
 
 
 def test_one_that_dies_before_its_first_heartbeat_is_told_too() -> None:
-    deaths.Deaths("default").record("unborn", 1, 0.5)
+    deaths.Deaths(LOG).record("unborn", 1, 0.5)
     (finding,) = found(DEATHS)
     assert "(1)" in finding.text
-    assert release.free("default", "unborn") == 0
+    assert release.free(LOG, "unborn") == 0
 
 
 def test_a_death_names_some_of_many_messages_in_doubt(settings: Settings) -> None:
@@ -101,10 +102,10 @@ def test_a_death_names_some_of_many_messages_in_doubt(settings: Settings) -> Non
     PartitionLease.objects.create(**place, holder="dead", fencing_token=1)
     last = sent[-1]
     Offset.objects.create(**place, position=0, offset_acked=0, claimed_to=last, fencing_token=1)
-    text = in_doubt("default", "dead")
+    text = in_doubt(LOG, "dead")
     assert text.count("ship of orders[0]@") == 3
     assert text.endswith(", …")
     DeliveryState.objects.create(**place, message_offset=sent[1], in_flight=1)
     DeliveryState.objects.create(**place, message_offset=last, in_flight=2)
-    assert in_doubt("default", "dead") == f"ship of orders[0]@{last}"
-    assert in_doubt("default", "another") == ""
+    assert in_doubt(LOG, "dead") == f"ship of orders[0]@{last}"
+    assert in_doubt(LOG, "another") == ""

@@ -12,6 +12,7 @@ from sqlqueue.log.groups import register
 from sqlqueue.operations.move import move
 from tests import epochs
 from tests.consumer_processes import GROUP, Consumers, heartbeats, holders
+from tests.logs import LOG
 from tests.processes import ManageCommand, wait_until
 from tests.progress import wait_until_settled
 
@@ -27,7 +28,7 @@ class Course:
     def __init__(self, consumers: Consumers, topic: str) -> None:
         self.topic, self.rounds = topic, 0
         self._consumers = consumers
-        register("default", GROUP, topic)
+        register(LOG, GROUP, topic)
 
     def publish(self, rounds: int = 6) -> None:
         for _ in range(rounds):
@@ -101,6 +102,6 @@ def test_a_rewind_among_killed_owners_is_in_order(consumers: Consumers) -> None:
     course.publish(3)
     course.check()
     consumers.notes.write_text("")
-    move("default", GROUP, "steady", 0)
+    move(LOG, GROUP, "steady", 0)
     kill_one("steady", processes)
     course.check()

@@ -17,6 +17,7 @@ from sqlqueue.log.groups import register
 from sqlqueue.log.status import unread_streams
 from sqlqueue.models import PartitionLease, SubscriberHeartbeat
 from tests.benchmarks.fleet.host import topics_and_groups
+from tests.logs import LOG
 from tests.processes import ROOT, environment, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -36,7 +37,7 @@ def start(settings, tmp_path: Path) -> Iterator[Callable[[], "subprocess.Popen[b
     """Start a process with so many subscribers as EACH says; all are killed in the end."""
     settings.SQLQUEUE = OPTIONS
     for topic, group in topics_and_groups(GROUPS):
-        register("default", group, topic)
+        register(LOG, group, topic)
     started: list[subprocess.Popen[bytes]] = []
 
     def one() -> "subprocess.Popen[bytes]":
@@ -80,4 +81,4 @@ def test_after_deaths_and_restarts_all_partitions_have_living_owners_in_even_sha
     topics = sorted({topic for topic, _ in topics_and_groups(GROUPS)})
     for number in range(60):
         publish(topics[number % len(topics)], number, key=f"{number}")
-    wait_until(lambda: not any(unread_streams("default", group, topic) for topic, group in topics_and_groups(GROUPS)))
+    wait_until(lambda: not any(unread_streams(LOG, group, topic) for topic, group in topics_and_groups(GROUPS)))

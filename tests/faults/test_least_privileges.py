@@ -9,6 +9,7 @@ from pytest_django import DjangoDbBlocker, Settings
 
 from sqlqueue import Delivery, NewMessage, Retry, publish, publish_many
 from sqlqueue.checks import check_offsets
+from sqlqueue.database.log import Log
 from sqlqueue.database.sequence import look
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.log.collect import collect
@@ -98,7 +99,7 @@ def test_it_suffices(consuming: Consuming) -> None:
     assert seen.count("many") == 2
     assert run("queuedlq", "discard", "t", "--no-input")[0] == run("queuestatus")[0] == 0
     Topic.objects.using(ALIAS).filter(name="t").update(retention=0.0)
-    collect(ALIAS)
+    collect(Log.of(ALIAS))
     assert not Message.objects.using(ALIAS).filter(topic="t").exists()
     with pytest.raises(DatabaseError, match=r"denied|must be owner"), connections[ALIAS].cursor() as cursor:
         cursor.execute("DROP TABLE sqlqueue_receipt")
@@ -106,12 +107,12 @@ def test_it_suffices(consuming: Consuming) -> None:
 
 def test_a_recovery_that_takes_more_changes_nothing_and_names_what_to_grant(least: None) -> None:
     publish("t", 0)
-    register(ALIAS, "g", "t")
-    acquire(ALIAS, "gone", "g", "t", [0], priorities=1, lease_duration=3600, horizon=0)
+    register(Log.of(ALIAS), "g", "t")
+    acquire(Log.of(ALIAS), "gone", "g", "t", [0], priorities=1, lease_duration=3600, horizon=0)
     tokens = PartitionLease.objects.using(ALIAS).order_by("id").values_list("fencing_token", flat=True)
     assert run("queuerecover", "--no-input")[0] == 0, "the sequence does not lag: rows are all that there is to change"
     before = list(tokens.all())
-    start = look(ALIAS).last_issued + 1_000
+    start = look(Log.of(ALIAS)).last_issued + 1_000
     ConsumerGroup.objects.using(ALIAS).update(start=start)
     code, _, said = run("queuerecover", "--no-input")
     assert (code, list(tokens.all())) == (1, before)
@@ -127,8 +128,8 @@ def test_a_recovery_that_takes_more_changes_nothing_and_names_what_to_grant(leas
 def test_a_recovery_by_a_user_of_tables_alone_changes_nothing_and_names_what_to_grant(least: None) -> None:
     execute(f"REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM {USER}")
     assert publish("t", 0).offset
-    register(ALIAS, "g", "t")
-    acquire(ALIAS, "gone", "g", "t", [0], priorities=1, lease_duration=3600, horizon=0)
+    register(Log.of(ALIAS), "g", "t")
+    acquire(Log.of(ALIAS), "gone", "g", "t", [0], priorities=1, lease_duration=3600, horizon=0)
     code, _, said = run("queuerecover", "--no-input")
     assert (code, PartitionLease.objects.using(ALIAS).get(partition=0).holder) == (1, "gone"), said
     assert check_offsets([ALIAS]) == []

@@ -17,6 +17,7 @@ from sqlqueue.models import PartitionLease, SubscriberHeartbeat
 from sqlqueue.operations.pause import pause, resume
 from sqlqueue.signals import lease_lost
 from tests.consuming import QUICK, Consuming, Host
+from tests.logs import LOG
 from tests.processes import wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("mariadb", "mysql", "postgresql")]
@@ -54,7 +55,7 @@ def test_a_publisher_does_not_wait_for_the_addresses_of_those_whom_it_wakes(
     monkeypatch.setattr(wake_ups, "ADDRESSES_LAST", 0.0)
     rung = threading.Semaphore(0)
     with closing(notifier.Listener("127.0.0.1", rung.release)) as listener:
-        heartbeat.beat("default", "one", [("ship", "orders")], 300, listener.address)
+        heartbeat.beat(LOG, "one", [("ship", "orders")], 300, listener.address)
         wake_ups.forget()
         with locked_heartbeats():
             assert publishing(1) < AT_ONCE, "of no addresses"
@@ -119,13 +120,13 @@ def test_a_pause_takes_effect_meanwhile(consuming: Consuming, settings: Settings
     settings.SQLQUEUE = QUICK
     _, seen = consume(consuming)
     with locked_heartbeats():
-        pause("default", "orders", "ship")
+        pause(LOG, "orders", "ship")
         publish("orders", "second")
         time.sleep(1)
         publish("orders", "third")
         time.sleep(0.5)
         assert "third" not in seen
-        resume("default", "orders", "ship")
+        resume(LOG, "orders", "ship")
         wait_until(lambda: "third" in seen)
 
 

@@ -24,6 +24,7 @@ from sqlqueue.stats.attention import findings
 from sqlqueue.stats.finding_kinds import AWAY, LATE_HEARTBEATS, NO_CONSUMERS, UNWRITABLE, Finding
 from sqlqueue.stats.survey import survey
 from tests.faults.test_read_only import SAYS, database_up, read_only_server, url_of
+from tests.logs import LOG
 from tests.management.running import run
 from tests.processes import ManageCommands, wait_until
 from tests.servers.private import PrivateServer
@@ -57,7 +58,7 @@ def commits_hang() -> Iterator[None]:
 
 
 def told() -> list[Finding]:
-    return [one for one in findings(survey("default")) if one.kind == UNWRITABLE]
+    return [one for one in findings(survey(LOG)) if one.kind == UNWRITABLE]
 
 
 def probes() -> int:
@@ -74,7 +75,7 @@ def test_commits_that_hang_are_told_with_their_age_by_everything_that_operators_
         [finding] = told()
         assert "2 s" in finding.text, finding
         assert (database_up(), probes()) == (0, 1)
-        assert [one.limit for one in excesses(survey("default"))] == ["failing_writes"]
+        assert [one.limit for one in excesses(survey(LOG))] == ["failing_writes"]
         status = run("queuestatus")
         assert "takes no writes" in status.out + status.err
         doctor = run("queuedoctor", "--json")
@@ -91,14 +92,14 @@ def test_commits_that_hang_are_told_with_their_age_by_everything_that_operators_
 def test_processes_that_cannot_write_their_heartbeats_are_not_told_to_be_missing(
     database_server: PrivateServer,
 ) -> None:
-    heartbeat.beat("default", "ship-1", [("ship", "orders")], 30)
-    register("default", "ship", "orders")
+    heartbeat.beat(LOG, "ship-1", [("ship", "orders")], 30)
+    register(LOG, "ship", "orders")
     publish("orders", 1)
     SubscriberHeartbeat.objects.update(expires_at=DatabaseNow())
     missing = {NO_CONSUMERS, AWAY}
-    assert missing <= {one.kind for one in findings(survey("default"))}
+    assert missing <= {one.kind for one in findings(survey(LOG))}
     with commits_hang():
-        assert not missing & {one.kind for one in findings(survey("default"))}
+        assert not missing & {one.kind for one in findings(survey(LOG))}
 
 
 @pytest.mark.database("sqlite")
@@ -123,11 +124,11 @@ def test_a_server_that_is_read_only_is_told_with_its_reason(
 
 def test_a_heartbeat_that_is_late_is_told_before_its_process_counts_as_dead(settings: Settings) -> None:
     def late() -> list[str]:
-        return [one.text for one in findings(survey("default")) if one.kind == LATE_HEARTBEATS]
+        return [one.text for one in findings(survey(LOG)) if one.kind == LATE_HEARTBEATS]
 
     settings.SQLQUEUE = {"HEARTBEAT_INTERVAL": 10, "LEASE_DURATION": 30}
     for name in ("slow", "slower", "slowest", "too many"):
-        heartbeat.beat("default", name, [("ship", "orders")], 30)
+        heartbeat.beat(LOG, name, [("ship", "orders")], 30)
     assert late() == []
     SubscriberHeartbeat.objects.update(beat_at=DatabaseNow() - timedelta(seconds=25))
     assert SubscriberHeartbeat.objects.alive().exists()

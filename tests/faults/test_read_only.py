@@ -18,6 +18,7 @@ from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.monitoring.gauges import StatsCollector
 from sqlqueue.stats.cached import recent_survey
 from tests.consumer_processes import GROUP, Consumers
+from tests.logs import LOG
 from tests.management.running import run
 from tests.processes import database_url, wait_until
 from tests.progress import wait_until_settled
@@ -139,7 +140,7 @@ def test_one_that_is_locked_is_not_waited_for_and_not_called_so() -> None:
     with closing(sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None)) as another:
         another.execute("BEGIN IMMEDIATE")
         began = time.monotonic()
-        assert list(findings("default")) == []
+        assert list(findings(LOG)) == []
         assert time.monotonic() - began < connection.settings_dict["OPTIONS"]["timeout"] / 2
     with connection.cursor() as cursor:
         assert cursor.execute("PRAGMA busy_timeout").fetchone() == (20_000,)

@@ -10,6 +10,7 @@ from django.db import connection
 from sqlqueue.consumers.process.start import wait_for_database
 from sqlqueue.models import Receipt
 from tests.consumer_processes import GROUP, Consumers
+from tests.logs import LOG
 from tests.processes import ROOT, ManageCommands
 from tests.progress import wait_until_settled
 from tests.servers.postgresql import children_of
@@ -55,7 +56,7 @@ def test_an_error_of_connecting_is_waited_for_whatever_it_is(monkeypatch: pytest
 
     connection.close()
     monkeypatch.setitem(connection.settings_dict["OPTIONS"], "init_command", "SET SESSION unheard_of = 1")  # 1193
-    assert wait_for_database("default", pause)
+    assert wait_for_database(LOG, pause)
     assert pauses
 
 

@@ -10,13 +10,14 @@ from sqlqueue.log.groups import register
 from sqlqueue.models import ArchiveSegment, PartitionLease
 from sqlqueue.models.archive_segment import MESSAGES
 from tests.factories import now
+from tests.logs import LOG
 from tests.servers.processlist import end_this_threads_connection
 
 
 @pytest.mark.database("mariadb", "mysql", "postgresql")
 def test_a_segment_counts_though_its_writing_took_longer_than_an_idle_connection_lasts(transactional_db: None) -> None:
     offset = publish("t", 1).offset
-    with archivist("default", "t", timeout=30) as keeper:
+    with archivist(LOG, "t", timeout=30) as keeper:
         end_this_threads_connection()
         keeper.commit(
             MESSAGES,
@@ -41,8 +42,8 @@ def test_what_an_archivist_held_before_the_clock_was_set_back_is_taken(transacti
     """No consumer process need run where topics are archived."""
     settings.SQLQUEUE = {"LEASE_DURATION": 1.0, "HEARTBEAT_INTERVAL": 0.3}
     offset = publish("t", 1).offset
-    register("default", GROUP, "t")
+    register(LOG, GROUP, "t")
     PartitionLease.objects.update(holder="gone", fencing_token=3, valid_until=now() + timedelta(hours=2))
-    with archivist("default", "t", timeout=20) as keeper:
+    with archivist(LOG, "t", timeout=20) as keeper:
         assert keeper.held_in(MESSAGES, 1, offset)[0] == 1
         assert set(PartitionLease.objects.values_list("fencing_token", flat=True)) == {4}

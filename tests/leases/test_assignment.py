@@ -13,13 +13,14 @@ from sqlqueue.leases.assignment import Balance, Balancer, Holding
 from sqlqueue.log.groups import register
 from sqlqueue.models import Offset, PartitionLease, SubscriberHeartbeat
 from tests.consuming import QUICK, Consuming, Host
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.progress import keys_of_partitions
 
 
 def beat(*subscribers: str, group: str = "g") -> None:
     for name in subscribers:
-        heartbeat.beat("default", name, [(group, "t")], 300)
+        heartbeat.beat(LOG, name, [(group, "t")], 300)
 
 
 def held_by(name: str, group: str = "g") -> set[int]:
@@ -29,7 +30,7 @@ def held_by(name: str, group: str = "g") -> set[int]:
 
 def balance(name: str, held: set[int], group: str = "g", at: Balancer | None = None, now: float = 0.0) -> Balance:
     count = PartitionLease.objects.filter(topic="t", consumer_group=group).count()
-    balancer = at or Balancer("default", name, orphan_timeout=30.0)
+    balancer = at or Balancer(LOG, name, orphan_timeout=30.0)
     return balancer.compare({(group, "t"): Holding(count, held)}, now)[group, "t"]
 
 
@@ -40,7 +41,7 @@ def take_turns(*subscribers: str, rounds: int = 3) -> list[int]:
             plan = balance(name, held_by(name))
             PartitionLease.objects.filter(holder=name, partition__in=plan.give_up).update(holder="", valid_until=None)
             if plan.take and not plan.give_up:
-                acquire("default", name, "g", "t", list(plan.take), priorities=1, lease_duration=300, horizon=0)
+                acquire(LOG, name, "g", "t", list(plan.take), priorities=1, lease_duration=300, horizon=0)
     return [len(held_by(name)) for name in subscribers]
 
 
@@ -48,21 +49,21 @@ def take_turns_of(served: dict[str, range | None], rounds: int = 3) -> dict[str,
     """Let each do its balancing in turn, each of the partitions that it serves; return what each holds."""
     sets = {name: None if numbers is None else frozenset(numbers) for name, numbers in served.items()}
     for name, numbers in sets.items():
-        heartbeat.beat("default", name, [("g", "t")], 300, partitions=numbers_text(numbers))
+        heartbeat.beat(LOG, name, [("g", "t")], 300, partitions=numbers_text(numbers))
     for _ in range(rounds):
         for name, numbers in sets.items():
             count = PartitionLease.objects.filter(topic="t", consumer_group="g").count()
-            balancer = Balancer("default", name, orphan_timeout=30.0)
+            balancer = Balancer(LOG, name, orphan_timeout=30.0)
             plan = balancer.compare({("g", "t"): Holding(count, held_by(name), numbers)}, 0.0)["g", "t"]
             PartitionLease.objects.filter(holder=name, partition__in=plan.give_up).update(holder="", valid_until=None)
             if plan.take and not plan.give_up:
-                acquire("default", name, "g", "t", list(plan.take), priorities=1, lease_duration=300, horizon=0)
+                acquire(LOG, name, "g", "t", list(plan.take), priorities=1, lease_duration=300, horizon=0)
     return {name: held_by(name) for name in served}
 
 
 def partitions(count: int, settings) -> None:
     settings.SQLQUEUE = {"PARTITIONS": count}
-    register("default", "g", "t")
+    register(LOG, "g", "t")
 
 
 @pytest.mark.django_db(transaction=True)
@@ -101,20 +102,20 @@ class TestArithmetic:
         beat("a", "b", "c")
         take_turns("a", "b", "c")
         PartitionLease.objects.filter(holder="c").update(holder="", valid_until=None)
-        heartbeat.leave("default", "c")
+        heartbeat.leave(LOG, "c")
         assert sorted(take_turns("a", "b")) == [4, 5]
 
     def test_one_whose_heartbeat_has_expired_has_no_share(self, settings) -> None:
         partitions(4, settings)
         beat("alive")
-        heartbeat.beat("default", "dead", [("g", "t")], 0)
+        heartbeat.beat(LOG, "dead", [("g", "t")], 0)
         assert take_turns("alive") == [4]
 
     def test_a_subscriber_of_another_group_or_topic_has_no_share(self, settings) -> None:
         partitions(4, settings)
         beat("mine")
         beat("other", group="h")
-        heartbeat.beat("default", "another", [("g", "u")], 300)
+        heartbeat.beat(LOG, "another", [("g", "u")], 300)
         assert take_turns("mine") == [4]
 
     def test_the_remainder_is_not_always_the_same_ones(self, settings) -> None:
@@ -122,7 +123,7 @@ class TestArithmetic:
         more: Counter[str] = Counter()
         for number in range(12):
             group = f"g{number}"
-            register("default", group, "t")
+            register(LOG, group, "t")
             beat("a", "b", group=group)
             plans = {name: balance(name, set(), group) for name in ("a", "b")}
             more[max(plans, key=lambda name: len(plans[name].take))] += 1
@@ -131,7 +132,7 @@ class TestArithmetic:
     def test_a_lease_of_its_own_that_it_neither_knows_nor_wants_is_to_be_freed(self, settings) -> None:
         partitions(4, settings)
         beat("mine", "other")
-        acquire("default", "mine", "g", "t", [0, 1, 2], priorities=1, lease_duration=30, horizon=0)
+        acquire(LOG, "mine", "g", "t", [0, 1, 2], priorities=1, lease_duration=30, horizon=0)
         plan = balance("mine", set())
         assert len(plan.take) == 2
         assert {0, 1, 2} - set(plan.take) == set(plan.free)
@@ -177,10 +178,10 @@ class TestRunning:
         """By the database's clock; what it had claimed is in doubt, with its attempt counted."""
         seen: list[int] = []
         consuming.consumer("u", lambda delivery: seen.append(delivery.attempt), group="g")
-        register("default", "g", "u")
+        register(LOG, "g", "u")
         offset = publish("u", 1, key="a").offset
-        heartbeat.beat("default", "the dead", [("g", "u")], 0.4)
-        acquire("default", "the dead", "g", "u", list(range(5)), priorities=1, lease_duration=0.4, horizon=0)
+        heartbeat.beat(LOG, "the dead", [("g", "u")], 0.4)
+        acquire(LOG, "the dead", "g", "u", list(range(5)), priorities=1, lease_duration=0.4, horizon=0)
         Offset.objects.filter(topic="u").update(claimed_to=offset)
         consuming.start()
         wait_until(lambda: seen == [2])
@@ -215,7 +216,7 @@ class TestRunning:
         handled: set[int] = set()
         consuming.consumer("w", lambda delivery: handled.add(delivery.partition), group="g")
         for ghost in ("ghost", "another ghost"):
-            heartbeat.beat("default", ghost, [("g", "t"), ("g", "w")], 300)
+            heartbeat.beat(LOG, ghost, [("g", "t"), ("g", "w")], 300)
         for key in keys_of_partitions(5):
             publish("w", 1, key=key)
         one = consuming.start()
@@ -267,13 +268,13 @@ class TestServedPartitions:
 
     def test_what_no_process_serves_stays_free_whatever_time_passes(self, settings) -> None:
         partitions(4, settings)
-        heartbeat.beat("default", "a", [("g", "t")], 300, partitions="0-1")
-        balancer = Balancer("default", "a", orphan_timeout=30.0)
+        heartbeat.beat(LOG, "a", [("g", "t")], 300, partitions="0-1")
+        balancer = Balancer(LOG, "a", orphan_timeout=30.0)
         for now in (0.0, 100.0, 200.0):
             plan = balancer.compare({("g", "t"): Holding(4, held_by("a"), frozenset({0, 1}))}, now)["g", "t"]
             assert set(plan.take) <= {0, 1}
             if plan.take:
-                acquire("default", "a", "g", "t", list(plan.take), priorities=1, lease_duration=300, horizon=0)
+                acquire(LOG, "a", "g", "t", list(plan.take), priorities=1, lease_duration=300, horizon=0)
         assert held_by("a") == {0, 1}
 
     def test_subscribers_settle_their_own_partitions_messages(self, consuming: Consuming, settings) -> None:

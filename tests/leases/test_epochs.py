@@ -18,6 +18,7 @@ from sqlqueue.log.succession import leased as counted
 from sqlqueue.models import EpochEnd, Message, Offset, PartitionLease
 from sqlqueue.operations.move import move
 from tests import epochs
+from tests.logs import LOG
 from tests.progress import keys_of_partitions
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -39,7 +40,7 @@ def publish_all(count: int = 1) -> None:
 
 def take(*partitions: int, group: str = "g", priorities: int = 1, **options: object) -> set[int]:
     taken = acquire(
-        "default", "me", group, "t", partitions, priorities=priorities, lease_duration=FOREVER, horizon=0, **options
+        LOG, "me", group, "t", partitions, priorities=priorities, lease_duration=FOREVER, horizon=0, **options
     )
     return {one.ref.partition for one in taken}
 
@@ -54,7 +55,7 @@ def settle(*partitions: int, group: str = "g", to: int | None = None) -> None:
 
 def start(group: str = "g") -> set[int]:
     """Let the group start what it may; return the partitions that wait."""
-    groups.start_epochs("default", group, "t")
+    groups.start_epochs(LOG, group, "t")
     return epochs.waiting("t", group)
 
 
@@ -65,7 +66,7 @@ def free_all() -> None:
 
 class TestStart:
     def test_nothing_before_the_end_is_known(self) -> None:
-        groups.register("default", "g", "t")
+        groups.register(LOG, "g", "t")
         epochs.begin("t", 4)
         assert start() == {4, 5, 6, 7}
         free_all()
@@ -73,7 +74,7 @@ class TestStart:
         assert epochs.waiting("t", "g") == {4, 5, 6, 7}
 
     def test_at_once_behind_an_empty_epoch(self) -> None:
-        groups.register("default", "g", "t")
+        groups.register(LOG, "g", "t")
         epochs.alter("t", 8)
         assert start() == set()
         assert take(*range(12)) == set(range(12))
@@ -82,7 +83,7 @@ class TestStart:
         ("partitions", "behind"), [(8, {4 + 1, 4 + 5}), (2, {4 + 1}), (6, {4 + 1, 4 + 3, 4 + 5}), (3, {4, 5, 6})]
     )
     def test_only_what_can_hold_the_same_keys_waits(self, partitions: int, behind: set[int]) -> None:
-        groups.register("default", "g", "t")
+        groups.register(LOG, "g", "t")
         publish_all()
         epochs.alter("t", partitions)
         settle(0, 2, 3)
@@ -94,7 +95,7 @@ class TestStart:
         assert take(*behind) == behind
 
     def test_every_earlier_epoch_counts(self) -> None:
-        groups.register("default", "g", "t")
+        groups.register(LOG, "g", "t")
         publish_all()
         epochs.alter("t", 3)
         epochs.publish_into("t", {}, "a")
@@ -109,7 +110,7 @@ class TestStart:
 
     def test_every_priority_counts(self, settings) -> None:
         settings.SQLQUEUE = {"TOPICS": {"t": {"partitions": 1, "priorities": 2}}, "WAKE": False}
-        groups.register("default", "g", "t")
+        groups.register(LOG, "g", "t")
         publish("t", {}, priority=1)
         publish("t", {}, priority=0)
         epochs.alter("t", 1)
@@ -121,21 +122,21 @@ class TestStart:
     def test_a_group_from_latest_starts_the_open_epoch_at_once(self) -> None:
         publish_all()
         epochs.alter("t", 8)
-        groups.register("default", "late", "t", start=groups.LATEST)
+        groups.register(LOG, "late", "t", start=groups.LATEST)
         assert epochs.waiting("t", "late") == set()
         assert take(*range(12), group="late") == set(range(12))
 
     def test_a_group_from_earliest_walks_through_them(self) -> None:
         publish_all()
         epochs.alter("t", 8)
-        groups.register("default", "new", "t")
+        groups.register(LOG, "new", "t")
         assert epochs.waiting("t", "new") == set(range(4, 12))
         settle(0, 1, 2, 3, group="new")
         assert start("new") == set()
 
     def test_however_many_they_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(succession, "LEASES_AT_ONCE", 3)
-        groups.register("default", "g", "t")
+        groups.register(LOG, "g", "t")
         publish_all()
         epochs.alter("t", 16)
         assert start() == set(range(4, 20))
@@ -143,32 +144,32 @@ class TestStart:
         assert start() == set()
 
     def test_what_reads_all_epochs_by_offset_takes_all(self) -> None:
-        groups.register("default", "g", "t")
+        groups.register(LOG, "g", "t")
         publish_all()
         epochs.alter("t", 2)
         start()
         assert take(*range(6), in_order=False) == set(range(6))
 
     def test_what_waits_does_not_count_for_balance(self) -> None:
-        groups.register("default", "g", "t")
+        groups.register(LOG, "g", "t")
         publish_all()
         epochs.alter("t", 2)
-        assert counted("default", "g", "t") == ({0: 0, 1: 1, 2: 2, 3: 3}, set(), True), "leases are missing"
+        assert counted(LOG, "g", "t") == ({0: 0, 1: 1, 2: 2, 3: 3}, set(), True), "leases are missing"
         start()
-        assert counted("default", "g", "t") == ({0: 0, 1: 1, 2: 2, 3: 3}, {4, 5}, False)
+        assert counted(LOG, "g", "t") == ({0: 0, 1: 1, 2: 2, 3: 3}, {4, 5}, False)
         settle(0, 2)
-        assert counted("default", "g", "t").more
+        assert counted(LOG, "g", "t").more
         start()
-        assert counted("default", "g", "t") == ({0: 0, 1: 1, 2: 2, 3: 3, 4: 0}, {5}, False)
+        assert counted(LOG, "g", "t") == ({0: 0, 1: 1, 2: 2, 3: 3, 4: 0}, {5}, False)
 
 
 def test_nothing_is_asked_of_a_topic_that_was_never_altered() -> None:
-    groups.register("default", "g", "t")
-    subscription = Subscription("default", Consumer(topic="t", handler=print, **build("t", {"group": "g"})))
-    heartbeat.beat("default", "me", [("g", "t")], FOREVER)
+    groups.register(LOG, "g", "t")
+    subscription = Subscription(LOG, Consumer(topic="t", handler=print, **build("t", {"group": "g"})))
+    heartbeat.beat(LOG, "me", [("g", "t")], FOREVER)
     with CaptureQueriesContext(connection) as queries:
         take(0, 1, 2, 3)
-        subscription.apply(groups.served("default", [("g", "t")])["g", "t"])
+        subscription.apply(groups.served(LOG, [("g", "t")])["g", "t"])
         asked = len(queries)
         assert subscription.look_at_epochs() == ([], set())
         assert len(queries) == asked
@@ -180,7 +181,7 @@ class TestFallingWatermarks:
     @pytest.fixture(autouse=True)
     def started(self, four: None) -> None:
         """The group holds both epochs, and has settled the first."""
-        groups.register("default", "g", "t")
+        groups.register(LOG, "g", "t")
         publish_all()
         epochs.alter("t", 8)
         settle(0, 1, 2, 3)
@@ -194,7 +195,7 @@ class TestFallingWatermarks:
 
     def test_a_reset_takes_the_later_epochs_back(self) -> None:
         before = self.tokens()
-        move("default", "g", "t", 0)
+        move(LOG, "g", "t", 0)
         assert self.tokens() == {number: token + 1 for number, token in before.items()}
         assert epochs.waiting("t", "g") == set(range(4, 12))
         free_all()
@@ -202,25 +203,25 @@ class TestFallingWatermarks:
 
     def test_a_reset_of_one_partition_takes_them_back_too(self) -> None:
         before = self.tokens()
-        move("default", "g", "t", 0, partition=1)
+        move(LOG, "g", "t", 0, partition=1)
         moved = {1, *range(4, 12)}
         assert self.tokens() == {number: token + (number in moved) for number, token in before.items()}
         assert start() == {5, 9}
 
     def test_a_reset_of_a_later_partition_leaves_its_epoch_alone(self) -> None:
         before = self.tokens()
-        move("default", "g", "t", 0, partition=6)
+        move(LOG, "g", "t", 0, partition=6)
         assert self.tokens() == {number: token + (number == 6) for number, token in before.items()}
         assert start() == set()
 
     def test_a_reset_behind_the_end_lets_them_start_at_once(self) -> None:
-        move("default", "g", "t", Message.objects.aggregate(last=Max("offset"))["last"])
+        move(LOG, "g", "t", Message.objects.aggregate(last=Max("offset"))["last"])
         assert start() == set()
 
     def test_a_group_that_comes_back_walks_through_them_with_higher_tokens(self) -> None:
         before = dict(PartitionLease.objects.values_list("partition", "fencing_token"))
-        groups.remove("default", "g", "t")
-        groups.register("default", "g", "t")
+        groups.remove(LOG, "g", "t")
+        groups.register(LOG, "g", "t")
         assert epochs.waiting("t", "g") == set(range(4, 12))
         after = dict(PartitionLease.objects.values_list("partition", "fencing_token"))
         assert all(after[number] > token for number, token in before.items())
@@ -238,75 +239,75 @@ class TestFallingWatermarks:
 
 class TestWhatIsLeft:
     def test_the_log_of_all_epochs_is_told(self) -> None:
-        groups.register("default", "g", "t")
+        groups.register(LOG, "g", "t")
         publish_all()
         epochs.alter("t", 8)
         epochs.publish_into("t", {}, "a")
         partition = 4 + partition_of("a", 8)
-        assert {ref.partition for ref in unacked_streams("default", "g", "t")} == {0, 1, 2, 3, partition}
+        assert {ref.partition for ref in unacked_streams(LOG, "g", "t")} == {0, 1, 2, 3, partition}
         settle(0, 1, 2, 3)
-        assert anything_due("default", "g", "t", "key")
+        assert anything_due(LOG, "g", "t", "key")
 
     def test_what_waits_for_a_delayed_delivery_is_not_due(self) -> None:
-        groups.register("default", "g", "t")
+        groups.register(LOG, "g", "t")
         publish_all()
         epochs.alter("t", 4)
         epochs.publish_into("t", {}, keys_of_partitions(4)[1])
         settle(0, 1, 2, 3)
-        assert anything_due("default", "g", "t", "key")
+        assert anything_due(LOG, "g", "t", "key")
         Offset.objects.filter(partition=1).update(offset_acked=0)
-        assert not anything_due("default", "g", "t", "key")
+        assert not anything_due(LOG, "g", "t", "key")
 
 
 class TestRetirement:
     def test_an_epoch_goes_once_nothing_is_left_of_it(self, settings) -> None:
         settings.SQLQUEUE = {"PARTITIONS": 4, "RETENTION": 0.001, "WAKE": False}
-        groups.register("default", "g", "t")
-        groups.register("default", "away", "t")
+        groups.register(LOG, "g", "t")
+        groups.register(LOG, "away", "t")
         publish_all()
         epochs.alter("t", 2)
         kept = epochs.publish_into("t", {}, "a")
         settle(0, 1, 2, 3)
-        collect("default")
+        collect(LOG)
         assert len(epochs.epochs("t")) == 2, "one group has not read it"
         settle(0, 1, 2, 3, group="away")
-        collect("default")
+        collect(LOG)
         assert [epoch.numbers for epoch in epochs.epochs("t")] == [range(4, 6)]
         assert epochs.leased("t", "g") == epochs.leased("t", "away") == {4, 5}
         assert not Offset.objects.filter(partition__lt=4).exists()
         assert EpochEnd.objects.get().retired_at is not None
         assert list(Message.objects.values_list("offset", flat=True)) == [kept]
         assert start() == start("away") == set()
-        groups.register("default", "new", "t")
+        groups.register(LOG, "new", "t")
         assert epochs.leased("t", "new") == {4, 5}
         assert not epochs.waiting("t", "new")
 
     def test_an_epoch_with_something_unsettled_stays(self, settings) -> None:
-        groups.register("default", "g", "t")
+        groups.register(LOG, "g", "t")
         publish_all()
         epochs.alter("t", 2)
         settle(0, 1, 2, 3)
-        collect("default")
+        collect(LOG)
         assert len(epochs.epochs("t")) == 2, "the log is kept"
         from tests.factories import DeliveryStateFactory
 
         row = DeliveryStateFactory(topic="t", consumer_group="g", partition=0, acked=False)
         Message.objects.all().delete()
-        collect("default")
+        collect(LOG)
         assert len(epochs.epochs("t")) == 2
         row.delete()
-        collect("default")
+        collect(LOG)
         assert len(epochs.epochs("t")) == 1
 
     def test_the_first_epoch_that_is_left_goes_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(retirement, "CHUNK", 3)
-        groups.register("default", "g", "t")
+        groups.register(LOG, "g", "t")
         publish_all()
         epochs.alter("t", 2)
         epochs.alter("t", 4)
-        collect("default")
+        collect(LOG)
         assert len(epochs.epochs("t")) == 3
         Message.objects.all().delete()
-        collect("default")
+        collect(LOG)
         assert [epoch.number for epoch in epochs.epochs("t")] == [2]
         assert epochs.leased("t", "g") == {6, 7, 8, 9}

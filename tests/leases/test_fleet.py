@@ -20,13 +20,12 @@ from sqlqueue.models import Duty, PartitionLease, SubscriberHeartbeat
 from sqlqueue.stats.positions import all_partitions
 from tests.consuming import Consuming
 from tests.factories import now
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.servers.session import wait_for_locks
 from tests.transactions import OpenTransaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-ALIAS = "default"
 
 
 def groups(count: int, topic: str = "t") -> list[tuple[str, str]]:
@@ -38,9 +37,9 @@ def fleet(subscribers: int, group_topics: list[tuple[str, str]], partitions: int
     settings.SQLQUEUE = {"PARTITIONS": partitions}
     names = ["me", *(f"s{number}" for number in range(1, subscribers))]
     for name in names:
-        heartbeat.beat(ALIAS, name, group_topics, 300)
+        heartbeat.beat(LOG, name, group_topics, 300)
     for group, topic in group_topics:
-        register(ALIAS, group, topic)
+        register(LOG, group, topic)
     later = now().replace(year=now().year + 1)
     for number, name in enumerate(names):
         mine = [partition for partition in range(partitions) if partition % subscribers == number]
@@ -83,7 +82,7 @@ class TestWhatARoundCosts:
     @pytest.mark.parametrize(("subscribers", "count"), [(2, 1), (20, 12)])
     def test_two_statements(self, settings, subscribers: int, count: int) -> None:
         fleet(subscribers, groups(count), 40, settings)
-        balancer = Balancer(ALIAS, "me", 30.0)
+        balancer = Balancer(LOG, "me", 30.0)
         asked = holdings(groups(count), 40, subscribers)
         assert len(recorded(lambda: balancer.compare(asked, 0.0))) == 3, "and one for what the others serve"
         assert len(recorded(lambda: balancer.compare(asked, 0.0))) == 2
@@ -92,7 +91,7 @@ class TestWhatARoundCosts:
         monkeypatch.setattr("sqlqueue.leases.assignment.GROUPS_AT_ONCE", 2)
         fleet(2, groups(5), 4, settings)
         PartitionLease.objects.filter(partition=1).update(holder="", valid_until=None)
-        plans = Balancer(ALIAS, "me", 30.0).compare({pair: Holding(4, {0}) for pair in groups(5)}, 0.0)
+        plans = Balancer(LOG, "me", 30.0).compare({pair: Holding(4, {0}) for pair in groups(5)}, 0.0)
         assert [set(plans[pair].take) for pair in groups(5)] == [{1}] * 5
 
     @pytest.mark.database("mariadb", "mysql")
@@ -102,7 +101,7 @@ class TestWhatARoundCosts:
             some = groups(3, f"with-{partitions}")
             fleet(10, some, partitions, settings)
             PartitionLease.objects.filter(holder="me").update(holder="s1")
-            balancer = Balancer(ALIAS, "me", 30.0)
+            balancer = Balancer(LOG, "me", 30.0)
             asked = {pair: Holding(partitions, set(range(partitions))) for pair in some}
             balancer.compare(asked, 0.0)
             rows.append(examined(lambda: balancer.compare(asked, 0.0)))  # noqa: B023  called at once
@@ -114,7 +113,7 @@ class TestWhatARoundCosts:
         for subscribers, count in ((100, 2), (100, 12), (200, 12)):
             SubscriberHeartbeat.objects.all().delete()
             fleet(subscribers, groups(count), 1, settings)
-            living = LivingSubscribers(ALIAS)
+            living = LivingSubscribers(LOG)
             living.look(groups(count))
             rows.append(examined(lambda: living.look(groups(count))))  # noqa: B023  called at once
         few, more_groups, more_subscribers = rows
@@ -124,16 +123,16 @@ class TestWhatARoundCosts:
     @pytest.mark.database("mariadb", "mysql")
     def test_a_survey_reads_a_few_rows_for_each_lease(self, settings) -> None:
         fleet(2, groups(5), 100, settings)
-        assert examined(lambda: all_partitions(ALIAS)) < 6 * 500
+        assert examined(lambda: all_partitions(LOG)) < 6 * 500
 
     def test_a_lease_that_is_free_or_has_expired_is_found_among_those_that_are_held(self, settings) -> None:
         fleet(2, groups(3), 30, settings)
         PartitionLease.objects.filter(partition=7, consumer_group="g1").update(holder="", valid_until=None)
         PartitionLease.objects.filter(partition=9, consumer_group="g2").update(valid_until=now() - timedelta(seconds=1))
-        plans = Balancer(ALIAS, "me", 30.0).compare({pair: Holding(30, set(range(14))) for pair in groups(3)}, 0.0)
+        plans = Balancer(LOG, "me", 30.0).compare({pair: Holding(30, set(range(14))) for pair in groups(3)}, 0.0)
         free = {pair: plans[pair].take.keys() - set(range(0, 30, 2)) for pair in groups(3)}
         assert free == {("g0", "t"): set(), ("g1", "t"): set(), ("g2", "t"): set()}
-        plans = Balancer(ALIAS, "me", 30.0).compare({pair: Holding(30, set()) for pair in groups(3)}, 0.0)
+        plans = Balancer(LOG, "me", 30.0).compare({pair: Holding(30, set()) for pair in groups(3)}, 0.0)
         free = {pair: plans[pair].take.keys() - set(range(0, 30, 2)) for pair in groups(3)}
         assert free == {("g0", "t"): set(), ("g1", "t"): {7}, ("g2", "t"): {9}}
 
@@ -141,41 +140,41 @@ class TestWhatARoundCosts:
 class TestWhomItSharesWith:
     @pytest.fixture
     def living(self) -> LivingSubscribers:
-        return LivingSubscribers(ALIAS)
+        return LivingSubscribers(LOG)
 
     def seen(self, living: LivingSubscribers, *groups: str) -> list[set[str]]:
         found = living.look([(group, "t") for group in groups])
         return [set(found[group, "t"]) for group in groups]
 
     def test_those_of_other_groups_too(self, living: LivingSubscribers) -> None:
-        heartbeat.beat(ALIAS, "a", [("g", "t"), ("h", "t")], 300)
-        heartbeat.beat(ALIAS, "b", [("g", "t"), ("h", "t")], 300)
-        heartbeat.beat(ALIAS, "c", [("h", "t")], 300)
-        heartbeat.beat(ALIAS, "d", [("h", "another")], 300)
+        heartbeat.beat(LOG, "a", [("g", "t"), ("h", "t")], 300)
+        heartbeat.beat(LOG, "b", [("g", "t"), ("h", "t")], 300)
+        heartbeat.beat(LOG, "c", [("h", "t")], 300)
+        heartbeat.beat(LOG, "d", [("h", "another")], 300)
         assert self.seen(living, "g", "h") == [{"a", "b"}, {"a", "b", "c"}]
-        heartbeat.leave(ALIAS, "a")
-        heartbeat.beat(ALIAS, "b", [("g", "t"), ("h", "t")], 0)
-        heartbeat.beat(ALIAS, "e", [("g", "t")], 300)
+        heartbeat.leave(LOG, "a")
+        heartbeat.beat(LOG, "b", [("g", "t"), ("h", "t")], 0)
+        heartbeat.beat(LOG, "e", [("g", "t")], 300)
         assert self.seen(living, "g", "h") == [{"e"}, {"c"}]
 
     def test_what_each_serves(self, living: LivingSubscribers) -> None:
-        heartbeat.beat(ALIAS, "a", [("g", "t")], 300, partitions="0-3")
-        heartbeat.beat(ALIAS, "b", [("g", "t")], 300)
+        heartbeat.beat(LOG, "a", [("g", "t")], 300, partitions="0-3")
+        heartbeat.beat(LOG, "b", [("g", "t")], 300)
         assert living.look([("g", "t")])["g", "t"] == {"a": frozenset(range(4)), "b": None}
 
     def test_while_nothing_changes_it_is_the_same_and_one_statement(self, living: LivingSubscribers) -> None:
         for name in ("a", "b"):
-            heartbeat.beat(ALIAS, name, [("g", "t")], 300)
+            heartbeat.beat(LOG, name, [("g", "t")], 300)
         first = living.look([("g", "t")])["g", "t"]
         for name in ("a", "b"):
-            heartbeat.beat(ALIAS, name, [("g", "t")], 300)
+            heartbeat.beat(LOG, name, [("g", "t")], 300)
         assert len(recorded(lambda: living.look([("g", "t")]))) == 1
         assert living.look([("g", "t")])["g", "t"] is first
 
     def test_of_a_known_kind_a_newcomer_is_one_statement(self, living: LivingSubscribers) -> None:
-        heartbeat.beat(ALIAS, "a", [("g", "t")], 300)
+        heartbeat.beat(LOG, "a", [("g", "t")], 300)
         self.seen(living, "g")
-        heartbeat.beat(ALIAS, "b", [("g", "t")], 300)
+        heartbeat.beat(LOG, "b", [("g", "t")], 300)
         assert len(recorded(lambda: self.seen(living, "g"))) == 1
         assert self.seen(living, "g") == [{"a", "b"}]
 
@@ -186,13 +185,13 @@ class TestWhomItSharesWith:
         monkeypatch.setattr("sqlqueue.leases.subscribers.AT_ONCE", 2)
         names = {"a", "b", "c", "d", "e", "f"}
         for name in names:
-            heartbeat.beat(ALIAS, name, [("g", "t"), ("h", "t")], 300)
+            heartbeat.beat(LOG, name, [("g", "t"), ("h", "t")], 300)
         read, asked = LivingSubscribers._read, []
 
         def leaves_first(self: LivingSubscribers, names) -> dict:
             asked.extend(names)
             if len(asked) == 1:
-                heartbeat.leave(ALIAS, asked[0])
+                heartbeat.leave(LOG, asked[0])
             return read(self, names)
 
         monkeypatch.setattr(LivingSubscribers, "_read", leaves_first)
@@ -213,7 +212,7 @@ class TestDuties:
         def ask() -> None:
             try:
                 barrier.wait()
-                began.append(duties.begin(ALIAS, "some", 60.0))
+                began.append(duties.begin(LOG, "some", 60.0))
             finally:
                 connection.close()
 
@@ -225,7 +224,7 @@ class TestDuties:
         assert sorted(began) == [False, False, False, True]
 
     def test_who_has_seen_that_it_is_due_may_be_too_late(self) -> None:
-        duties.begin(ALIAS, "some", 60.0)
+        duties.begin(LOG, "some", 60.0)
         long_ago = now().replace(year=now().year - 1)
         Duty.objects.update(began_at=long_ago)
 
@@ -236,30 +235,30 @@ class TestDuties:
             return found
 
         with connection.execute_wrapper(another_begins):
-            assert not duties.begin(ALIAS, "some", 60.0)
-        assert not duties.begin(ALIAS, "some", 60.0)
+            assert not duties.begin(LOG, "some", 60.0)
+        assert not duties.begin(LOG, "some", 60.0)
 
     @pytest.mark.database("mariadb", "mysql", "postgresql")
     def test_nobody_waits_for_the_one_that_begins_it(self) -> None:
-        duties.begin(ALIAS, "some", 60.0)
+        duties.begin(LOG, "some", 60.0)
         Duty.objects.update(began_at=now().replace(year=now().year - 1))
         with OpenTransaction() as beginning:
             beginning.do(lambda: Duty.objects.filter(name="some").update(began_at=now()))
-            assert not duties.begin(ALIAS, "some", 60.0)
-        assert duties.begin(ALIAS, "some", 60.0)  # which has failed
+            assert not duties.begin(LOG, "some", 60.0)
+        assert duties.begin(LOG, "some", 60.0)  # which has failed
 
     def test_it_is_due_again_after_its_rest_and_when_the_clock_was_set_back(self) -> None:
-        assert duties.begin(ALIAS, "some", 60.0)
-        assert not duties.begin(ALIAS, "some", 60.0)
-        assert duties.begin(ALIAS, "some", 0.0)
+        assert duties.begin(LOG, "some", 60.0)
+        assert not duties.begin(LOG, "some", 60.0)
+        assert duties.begin(LOG, "some", 0.0)
         Duty.objects.update(began_at=now().replace(year=now().year + 1))
-        assert duties.begin(ALIAS, "some", 60.0)
-        assert not duties.begin(ALIAS, "some", 60.0)
-        assert duties.begin(ALIAS, "another", 60.0)
+        assert duties.begin(LOG, "some", 60.0)
+        assert not duties.begin(LOG, "some", 60.0)
+        assert duties.begin(LOG, "another", 60.0)
 
     def test_who_need_not_collect_asks_once(self) -> None:
-        CollectorTask(ALIAS, 60.0, 30.0).run_once()
-        assert len(recorded(CollectorTask(ALIAS, 60.0, 30.0).run_once)) == 1
+        CollectorTask(LOG, 60.0, 30.0).run_once()
+        assert len(recorded(CollectorTask(LOG, 60.0, 30.0).run_once)) == 1
 
 
 class TestRenewing:
@@ -267,8 +266,8 @@ class TestRenewing:
         monkeypatch.setattr("sqlqueue.leases.release.RENEWED_AT_ONCE", 4)
         fleet(2, groups(1), 22, settings)
         PartitionLease.objects.update(valid_until=now())
-        server = ServerIdentity(ALIAS)
-        assert release.renew(ALIAS, "me", 300.0, server) == 11
+        server = ServerIdentity(LOG)
+        assert release.renew(LOG, "me", 300.0, server) == 11
         ended = PartitionLease.objects.filter(valid_until__lte=now())
         assert set(ended.values_list("holder", flat=True)) == {"s1"}
         assert ended.count() == 11
@@ -280,14 +279,14 @@ class TestRenewing:
         with OpenTransaction() as acquiring:
             acquiring.do(lambda: PartitionLease.objects.filter(partition=1).update(holder="me", fencing_token=7))
             wait_for_locks(1)
-            assert release.renew(ALIAS, "me", 300.0) == 3
+            assert release.renew(LOG, "me", 300.0) == 3
 
 
 @pytest.fixture
 def one(consuming: Consuming, settings) -> Iterator:
     settings.SQLQUEUE = {"PARTITIONS": 4, "BALANCE_INTERVAL": 60.0, "WAKE": False}
     consuming.consumer("t", lambda delivery: None, group="g")
-    register(ALIAS, "g", "t")
+    register(LOG, "g", "t")
     subscriber = consuming.subscriber(background_tasks=False)
     subscriber.start()
     yield subscriber
@@ -295,7 +294,7 @@ def one(consuming: Consuming, settings) -> Iterator:
 
 
 def test_below_its_share_it_looks_again_sooner_but_less_and_less_so(one) -> None:
-    heartbeat.beat(ALIAS, "greedy", [("g", "t")], 300)
+    heartbeat.beat(LOG, "greedy", [("g", "t")], 300)
     greedy = PartitionLease.objects.filter(topic="t")
     greedy.update(holder="greedy", valid_until=now().replace(year=now().year + 1))
     pauses = []
@@ -317,10 +316,10 @@ def test_shares_that_become_smaller_while_many_leases_are_acquired_are_kept_to(
     settings.SQLQUEUE = {"PARTITIONS": 40, "BALANCE_INTERVAL": 60.0, "WAKE": False}
     monkeypatch.setattr("sqlqueue.consumers.ownership.AT_ONCE", 10)
     consuming.consumer("t", lambda delivery: None, group="g")
-    register(ALIAS, "g", "t")
+    register(LOG, "g", "t")
     subscriber = consuming.subscriber(background_tasks=False)
     subscriber.start()
-    subscriber.ownership.progress = lambda: heartbeat.beat(ALIAS, "another", [("g", "t")], 300)
+    subscriber.ownership.progress = lambda: heartbeat.beat(LOG, "another", [("g", "t")], 300)
     try:
         subscriber.loop.balance()
         assert PartitionLease.objects.filter(holder=subscriber.name).count() == 20
@@ -332,8 +331,8 @@ def test_shares_that_become_smaller_while_many_leases_are_acquired_are_kept_to(
 def test_of_those_that_serve_the_same_one_is_not_in_reserve(settings) -> None:
     """They look for the same work: one as often as it has to be, the others rarely."""
     fleet(3, groups(2), 6, settings)
-    heartbeat.beat(ALIAS, "a", groups(1), 300)
-    everyone = {name: Balancer(ALIAS, name, 30.0) for name in ("a", "me", "s1", "s2")}
+    heartbeat.beat(LOG, "a", groups(1), 300)
+    everyone = {name: Balancer(LOG, name, 30.0) for name in ("a", "me", "s1", "s2")}
 
     def in_reserve() -> set[str]:
         for balancer in everyone.values():
@@ -341,6 +340,6 @@ def test_of_those_that_serve_the_same_one_is_not_in_reserve(settings) -> None:
         return {name for name, balancer in everyone.items() if balancer.in_reserve}
 
     assert in_reserve() == {"s1", "s2"}
-    heartbeat.leave(ALIAS, "me")
+    heartbeat.leave(LOG, "me")
     everyone.pop("me")
     assert in_reserve() == {"s2"}

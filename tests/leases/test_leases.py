@@ -14,6 +14,7 @@ from sqlqueue.models.partition_lease import HOLDER_LENGTH
 from sqlqueue.models.subscriber_heartbeat import AHEAD
 from tests.consuming import states
 from tests.factories import now
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -21,11 +22,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def four(settings) -> None:
     settings.SQLQUEUE = {"PARTITIONS": 4}
-    register("default", "g", "t")
+    register(LOG, "g", "t")
 
 
 def take(name: str, *partitions: int, duration: float = 300, horizon: int = 0) -> list[AcquiredPartition]:
-    return acquire("default", name, "g", "t", partitions, priorities=1, lease_duration=duration, horizon=horizon)
+    return acquire(LOG, name, "g", "t", partitions, priorities=1, lease_duration=duration, horizon=horizon)
 
 
 def holders() -> list[str]:
@@ -35,7 +36,7 @@ def holders() -> list[str]:
 class TestAcquiring:
     def test_free_ones_are_taken_with_a_token_that_grows(self) -> None:
         assert [(taken.ref.partition, taken.token) for taken in take("a", 0, 1)] == [(0, 1), (1, 1)]
-        release.release("default", "a", {("g", "t"): [0]})
+        release.release(LOG, "a", {("g", "t"): [0]})
         assert [(taken.ref.partition, taken.token) for taken in take("b", 0, 1)] == [(0, 2)]
         assert holders() == ["b", "a", "", ""]
 
@@ -48,18 +49,18 @@ class TestAcquiring:
         time.sleep(0.3)
         (stolen,) = take("b", 0)
         assert stolen.token == 2
-        assert release.renew("default", "a", 300) == 1
-        assert release.held("default", "a") == {("g", "t", 1): 1}
-        assert release.held("default", "b") == {("g", "t", 0): 2}
+        assert release.renew(LOG, "a", 300) == 1
+        assert release.held(LOG, "a") == {("g", "t", 1): 1}
+        assert release.held(LOG, "b") == {("g", "t", 0): 2}
 
     def test_an_expired_lease_that_nobody_has_taken_is_still_its_holders(self) -> None:
         take("a", 0, duration=0)
-        assert release.renew("default", "a", 300) == 1
+        assert release.renew(LOG, "a", 300) == 1
         assert take("b", 0) == []
 
     def test_the_token_goes_to_the_offset_row(self) -> None:
         take("a", 0, 1)
-        release.release("default", "a", {("g", "t"): [0]})
+        release.release(LOG, "a", {("g", "t"): [0]})
         take("b", 0)
         tokens = dict(Offset.objects.values_list("partition", "fencing_token"))
         assert tokens == {0: 2, 1: 1}
@@ -70,9 +71,9 @@ class TestAcquiring:
         for hours in (-1, 1):
             monkeypatch.setattr(time, "time", lambda hours=hours: really() + hours * 3600)
             monkeypatch.setattr(time, "time_ns", lambda hours=hours: int((really() + hours * 3600) * 1e9))
-            heartbeat.beat("default", "a", [("g", "t")], 300)
+            heartbeat.beat(LOG, "a", [("g", "t")], 300)
             assert take("b", 0) == []
-            assert release.renew("default", "a", 300) == 1
+            assert release.renew(LOG, "a", 300) == 1
             assert SubscriberHeartbeat.objects.alive().count() == 1
 
 
@@ -83,7 +84,7 @@ class TestRecovery:
         partition = Message.objects.first().partition
         take("a", partition)
         Offset.objects.update(position=offsets[0], offset_acked=offsets[0], claimed_to=offsets[2])
-        release.free("default", "a")
+        release.free(LOG, "a")
         (taken,) = take("b", partition, horizon=offsets[3])
         assert [(row.offset, row.retry_count, row.in_flight, row.key) for row in taken.rows] == [
             (offsets[1], 1, 1, "a"),
@@ -98,7 +99,7 @@ class TestRecovery:
         partition = Message.objects.first().partition
         take("a", partition)
         Offset.objects.update(claimed_to=offsets[3])
-        release.free("default", "a")
+        release.free(LOG, "a")
         (taken,) = take("b", partition, horizon=offsets[1])
         assert (taken.position, taken.watermark) == (offsets[1], offsets[0] - 1)
         assert len(taken.rows) == 4
@@ -108,13 +109,13 @@ class TestHolding:
     def test_releasing_leaves_what_another_holds(self) -> None:
         take("a", 0)
         take("b", 1)
-        release.release("default", "a", {("g", "t"): [0, 1, 2]})
+        release.release(LOG, "a", {("g", "t"): [0, 1, 2]})
         assert holders() == ["", "b", "", ""]
 
     def test_freeing_the_dead_frees_everything_of_theirs(self) -> None:
         take("a", 0, 1)
         take("b", 2)
-        assert release.free("default", "a") == 2
+        assert release.free(LOG, "a") == 2
         assert holders() == ["", "", "b", ""]
 
 
@@ -126,7 +127,7 @@ class TestOfATimeBeforeTheClockWasSetBack:
 
     def test_one_of_a_process_that_is_gone_ends_a_leases_duration_later_and_the_next_token_is_greater(self) -> None:
         self.of_later(timedelta(hours=2), 0, 1)
-        assert release.shorten_stale("default", 0.2) == 2
+        assert release.shorten_stale(LOG, 0.2) == 2
         assert take("b", 0) == []
         time.sleep(0.3)
         assert [(taken.ref.partition, taken.token) for taken in take("b", 0, 1)] == [(0, 2), (1, 2)]
@@ -134,53 +135,53 @@ class TestOfATimeBeforeTheClockWasSetBack:
     def test_more_than_one_statement_takes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(release, "SHORTENED_AT_ONCE", 3)
         self.of_later(timedelta(hours=2), 0, 1, 2, 3)
-        assert release.shorten_stale("default", 300) == 4
-        assert release.shorten_stale("default", 300) == 0
+        assert release.shorten_stale(LOG, 300) == 4
+        assert release.shorten_stale(LOG, 300) == 0
 
     def test_a_beat_of_that_time_does_not_keep_it(self) -> None:
-        heartbeat.beat("default", "a", [("g", "t")], 300)
+        heartbeat.beat(LOG, "a", [("g", "t")], 300)
         SubscriberHeartbeat.objects.update(
             beat_at=now() + timedelta(hours=2), expires_at=now() + timedelta(hours=2, seconds=300)
         )
         self.of_later(timedelta(hours=2), 0)
-        assert release.shorten_stale("default", 300) == 1
+        assert release.shorten_stale(LOG, 300) == 1
 
     def test_until_it_ends_its_holder_can_renew_it(self) -> None:
         self.of_later(timedelta(hours=2), 0)
-        release.shorten_stale("default", 0)
-        assert release.renew("default", "a", 300) == 1
-        assert release.held("default", "a") == {("g", "t", 0): 1}
+        release.shorten_stale(LOG, 0)
+        assert release.renew(LOG, "a", 300) == 1
+        assert release.held(LOG, "a") == {("g", "t", 0): 1}
         assert take("b", 0) == []
 
     def test_one_whose_holder_beats_is_left(self) -> None:
         """It may have a longer LEASE_DURATION."""
         self.of_later(timedelta(hours=2), 0)
-        heartbeat.beat("default", "a", [("g", "t")], 7200)
-        assert release.shorten_stale("default", 300) == 0
+        heartbeat.beat(LOG, "a", [("g", "t")], 7200)
+        assert release.shorten_stale(LOG, 300) == 0
 
     def test_one_that_can_be_of_the_present_is_left(self) -> None:
         self.of_later(AHEAD + timedelta(seconds=290), 0)
-        assert release.shorten_stale("default", 300) == 0
+        assert release.shorten_stale(LOG, 300) == 0
         assert PartitionLease.objects.get(partition=0).valid_until > now() + AHEAD
 
 
 class TestHeartbeats:
     def test_one_for_each_group_and_topic_renewed_in_place(self) -> None:
         places = [("g", "t"), ("h", "t")]
-        heartbeat.beat("default", "a", places, 30, "127.0.0.1:1", "waiting")
-        heartbeat.beat("default", "a", places, 30, "127.0.0.1:2", "busy")
+        heartbeat.beat(LOG, "a", places, 30, "127.0.0.1:1", "waiting")
+        heartbeat.beat(LOG, "a", places, 30, "127.0.0.1:2", "busy")
         beats = SubscriberHeartbeat.objects.values_list("consumer_group", "address", "activity")
         assert sorted(beats) == [("g", "127.0.0.1:2", "busy"), ("h", "127.0.0.1:2", "busy")]
-        heartbeat.leave("default", "a")
+        heartbeat.leave(LOG, "a")
         assert not SubscriberHeartbeat.objects.exists()
 
     def test_long_dead_ones_are_removed(self) -> None:
-        heartbeat.beat("default", "just now", [("g", "t")], 0)
-        heartbeat.beat("default", "alive", [("g", "t")], 300)
+        heartbeat.beat(LOG, "just now", [("g", "t")], 0)
+        heartbeat.beat(LOG, "alive", [("g", "t")], 300)
         time.sleep(0.15)
-        heartbeat.remove_dead("default", 30)
+        heartbeat.remove_dead(LOG, 30)
         assert SubscriberHeartbeat.objects.count() == 2
-        heartbeat.remove_dead("default", 0.01)
+        heartbeat.remove_dead(LOG, 0.01)
         assert list(SubscriberHeartbeat.objects.values_list("subscriber", flat=True)) == ["alive"]
 
     def test_no_incarnation_has_anothers_name(self) -> None:
@@ -191,8 +192,8 @@ class TestHeartbeats:
         monkeypatch.setattr(heartbeat.os, "getpid", lambda: 4_194_304)
         names = [heartbeat.subscriber_name() for _ in range(2)]
         for partition, name in enumerate(names):
-            heartbeat.beat("default", name, [("g", "t")], 300)
+            heartbeat.beat(LOG, name, [("g", "t")], 300)
             assert len(take(name, partition)) == 1
-            assert release.held("default", name) == {("g", "t", partition): 1}
+            assert release.held(LOG, name) == {("g", "t", partition): 1}
         assert holders() == [*names, "", ""]
         assert SubscriberHeartbeat.objects.alive().count() == 2

@@ -11,6 +11,7 @@ from sqlqueue import publish
 from sqlqueue.conf import settings as options
 from sqlqueue.core.flow import checked_flow
 from sqlqueue.database import clock
+from sqlqueue.database.log import Log
 from sqlqueue.leases.limit_shares import Need, Share, Times, leave, take
 from sqlqueue.log.flow import declare
 from sqlqueue.log.groups import register, remove
@@ -24,10 +25,10 @@ TIMES = Times(ahead=10.0, yield_after=30.0, lasts=60.0)
 def limits() -> Callable[..., None]:
     """Let the group have these limits."""
     publish("calls", 1)
-    register(options.DATABASE, "partners", "calls")
+    register(Log.of(options.DATABASE), "partners", "calls")
 
     def have(**given: object) -> None:
-        declare(options.DATABASE, {("partners", "calls"): checked_flow(given, [])})
+        declare(Log.of(options.DATABASE), {("partners", "calls"): checked_flow(given, [])})
 
     return have
 
@@ -36,14 +37,14 @@ def taken(
     subscriber: str, *, demand: float = 0.0, unused: int = 0, running: int = 0, wanted: int = 0, held: bool = True
 ) -> Share:
     need = Need(demand, unused, running, wanted, held)
-    share = take(options.DATABASE, subscriber, "partners", "calls", need, TIMES)
+    share = take(Log.of(options.DATABASE), subscriber, "partners", "calls", need, TIMES)
     assert share is not None
     return share
 
 
 def die(subscriber: str) -> None:
     """Let a process's lease of its share end."""
-    ended = clock.now(options.DATABASE) - timedelta(seconds=1)
+    ended = clock.now(Log.of(options.DATABASE)) - timedelta(seconds=1)
     assert LimitShare.objects.filter(subscriber=subscriber).update(expires_at=ended)
 
 
@@ -74,13 +75,13 @@ def test_slots_go_to_who_needs_them_and_come_back_at_the_end_of_a_process(limits
     assert taken("b", wanted=4).slots == 1
     assert taken("a", running=1, wanted=4).slots == 2
     assert taken("b", running=1, wanted=4).slots == 2
-    leave(options.DATABASE, "a")
+    leave(Log.of(options.DATABASE), "a")
     assert taken("b", running=1, wanted=4).slots == 4
 
 
 def test_tokens_are_drawn_ahead_and_those_that_were_not_used_are_given_back(limits: Callable[..., None]) -> None:
     limits(rate_limit="1/d")
-    ConsumerGroup.objects.update(tokens=1.0, tokens_at=clock.now(options.DATABASE))
+    ConsumerGroup.objects.update(tokens=1.0, tokens_at=clock.now(Log.of(options.DATABASE)))
     assert taken("a", demand=5.0).tokens == 1
     assert taken("b", demand=5.0).tokens == 0
     assert taken("a", unused=1, held=False).tokens == 0
@@ -89,7 +90,7 @@ def test_tokens_are_drawn_ahead_and_those_that_were_not_used_are_given_back(limi
 
 def test_a_bucket_that_was_full_for_long_holds_what_a_draw_takes(limits: Callable[..., None]) -> None:
     limits(rate_limit="10/s")
-    ConsumerGroup.objects.update(tokens=0.0, tokens_at=clock.now(options.DATABASE) - timedelta(days=1))
+    ConsumerGroup.objects.update(tokens=0.0, tokens_at=clock.now(Log.of(options.DATABASE)) - timedelta(days=1))
     tokens = [taken(name, demand=10.0).tokens for name in "abc"]
     assert 100 <= sum(tokens) <= 101 + 10 * 60  # whatever time the test has taken
 
@@ -97,7 +98,7 @@ def test_a_bucket_that_was_full_for_long_holds_what_a_draw_takes(limits: Callabl
 @pytest.mark.parametrize("days", [1, -1])
 def test_a_clock_that_was_set_gives_no_more_than_the_bucket_holds(limits: Callable[..., None], days: int) -> None:
     limits(rate_limit="1/d")
-    ConsumerGroup.objects.update(tokens=0.0, tokens_at=clock.now(options.DATABASE) + timedelta(days=days))
+    ConsumerGroup.objects.update(tokens=0.0, tokens_at=clock.now(Log.of(options.DATABASE)) + timedelta(days=days))
     assert taken("a", demand=5.0).tokens == 1
     assert taken("a", demand=5.0).tokens == 0
 
@@ -107,9 +108,9 @@ def test_a_process_does_not_wait_for_longer_because_the_clock_was_set_back(limit
     assert taken("a", wanted=1).slots == 1
     assert taken("b", wanted=1).slots == 0
     shares = LimitShare.objects.filter(subscriber="b")
-    shares.update(waits_since=clock.now(options.DATABASE) + timedelta(days=1))
+    shares.update(waits_since=clock.now(Log.of(options.DATABASE)) + timedelta(days=1))
     assert taken("b", wanted=1).slots == 0
-    assert shares.get().waits_since <= clock.now(options.DATABASE)
+    assert shares.get().waits_since <= clock.now(Log.of(options.DATABASE))
 
 
 def test_processes_that_take_at_once_never_have_more_slots_than_there_are(limits: Callable[..., None]) -> None:
@@ -139,6 +140,6 @@ def test_processes_that_take_at_once_never_have_more_slots_than_there_are(limits
 def test_a_group_that_was_removed_has_no_shares(limits: Callable[..., None]) -> None:
     limits(concurrency_limit=4)
     taken("a", wanted=4)
-    remove(options.DATABASE, "partners", "calls")
+    remove(Log.of(options.DATABASE), "partners", "calls")
     assert not LimitShare.objects.exists()
-    assert take(options.DATABASE, "a", "partners", "calls", Need(0.0, 0, 0, 4, True), TIMES) is None
+    assert take(Log.of(options.DATABASE), "a", "partners", "calls", Need(0.0, 0, 0, 4, True), TIMES) is None

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from sqlqueue import NewMessage, publish_many
+from sqlqueue.database.log import Log
 from sqlqueue.leases import heartbeat
 from sqlqueue.leases.assignment import Balancer, Holding
 from sqlqueue.log.groups import register
@@ -34,7 +35,7 @@ def quick(settings) -> None:
 @pytest.fixture(params=GONE.values(), ids=GONE.keys())
 def phantom(request: pytest.FixtureRequest) -> SubscriberHeartbeat:
     """The heartbeat of a process that is gone, which had something to say."""
-    register(ALIAS, "g", "t")
+    register(Log.of(ALIAS), "g", "t")
     beat_at = now() + request.param
     return SubscriberHeartbeatFactory(
         subscriber="phantom",
@@ -48,53 +49,53 @@ def phantom(request: pytest.FixtureRequest) -> SubscriberHeartbeat:
 
 def limits() -> list[str]:
     """The limits of health that are passed."""
-    return [excess.limit for excess in excesses(survey(ALIAS))]
+    return [excess.limit for excess in excesses(survey(Log.of(ALIAS)))]
 
 
 class TestOfAProcessThatIsGone:
     def test_it_has_no_share(self, phantom: SubscriberHeartbeat) -> None:
-        heartbeat.beat(ALIAS, "alive", [("g", "t")], 30)
-        balancer = Balancer(ALIAS, "alive", orphan_timeout=30.0)
+        heartbeat.beat(Log.of(ALIAS), "alive", [("g", "t")], 30)
+        balancer = Balancer(Log.of(ALIAS), "alive", orphan_timeout=30.0)
         plan = balancer.compare({("g", "t"): Holding(4, set())}, 0.0)["g", "t"]
         assert len(plan.take) == 4
         assert balancer.servers <= {"", SubscriberHeartbeat.objects.get(subscriber="alive").server}
 
     def test_it_makes_no_excess(self, phantom: SubscriberHeartbeat) -> None:
-        heartbeat.beat(ALIAS, "alive", [("g", "t")], 30)
-        balancer = Balancer(ALIAS, "alive", orphan_timeout=30.0)
+        heartbeat.beat(Log.of(ALIAS), "alive", [("g", "t")], 30)
+        balancer = Balancer(Log.of(ALIAS), "alive", orphan_timeout=30.0)
         assert balancer.compare({("g", "t"): Holding(4, {0, 1, 2, 3})}, 0.0)["g", "t"].give_up == []
 
     def test_health_misses_a_consumer_and_believes_nothing_that_it_said(
         self, phantom: SubscriberHeartbeat, settings
     ) -> None:
         settings.SQLQUEUE = {**OPTIONS, "HEALTH": {"no_subscriber": True}}
-        seen = survey(ALIAS)
+        seen = survey(Log.of(ALIAS))
         assert (seen.subscribers, seen.failing, seen.servers, seen.horizon_lag) == (0, (), (), 0)
         assert seen.group("t", "g").subscribers == 0
         assert limits() == ["no_subscriber"]
-        heartbeat.beat(ALIAS, "alive", [("g", "t")], 30)
+        heartbeat.beat(Log.of(ALIAS), "alive", [("g", "t")], 30)
         assert limits() == []
 
     def test_it_is_removed(self, phantom: SubscriberHeartbeat) -> None:
-        heartbeat.beat(ALIAS, "alive", [("g", "t")], 30)
-        heartbeat.remove_dead(ALIAS, 30)
+        heartbeat.beat(Log.of(ALIAS), "alive", [("g", "t")], 30)
+        heartbeat.remove_dead(Log.of(ALIAS), 30)
         assert [beat.subscriber for beat in SubscriberHeartbeat.objects.all()] == ["alive"]
 
 
 def test_a_beat_of_a_moment_ahead_counts(settings) -> None:
     """A clock that was set right by a second leaves no group without its consumers until they beat again."""
     settings.SQLQUEUE = {**OPTIONS, "HEALTH": {"no_subscriber": True}}
-    register(ALIAS, "g", "t")
+    register(Log.of(ALIAS), "g", "t")
     SubscriberHeartbeatFactory(beat_at=now() + timedelta(seconds=2))
     assert limits() == []
-    heartbeat.remove_dead(ALIAS, 30)
+    heartbeat.remove_dead(Log.of(ALIAS), 30)
     assert SubscriberHeartbeat.objects.exists()
 
 
 def test_the_partitions_of_a_process_that_was_gone_before_the_clock_was_set_back_are_read(settings) -> None:
     settings.SQLQUEUE = {**OPTIONS, "COLLECT_INTERVAL": 0.2}
     handled = Handled()
-    register(ALIAS, "g", "t")
+    register(Log.of(ALIAS), "g", "t")
     PartitionLease.objects.update(holder="phantom", fencing_token=7, valid_until=now() + timedelta(hours=2))
     publish_many("t", [NewMessage(n, key=key) for n, key in enumerate(keys_of_partitions(4))])
     with RunningSubscriber(subscribers.consumer("t", handled, group="g"), name="one") as one:

@@ -8,6 +8,7 @@ from django.db import Error, IntegrityError, OperationalError, ProgrammingError
 
 from sqlqueue import publish
 from sqlqueue.database import retries
+from sqlqueue.database.log import Log
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.leases.renewal import OnError, Renewal, RenewalLoop, Renewed, insist, skip
@@ -24,7 +25,7 @@ class Failing(Renewal):
     """A renewal whose first rounds fail of these errors."""
 
     def __init__(self, renewal: Renewal, *errors: Error):
-        super().__init__(ALIAS, renewal.subscriber, renewal.subscriptions, renewal.lease_duration)
+        super().__init__(Log.of(ALIAS), renewal.subscriber, renewal.subscriptions, renewal.lease_duration)
         self.errors, self.rounds = list(errors), 0
 
     def renew(self) -> Renewed:
@@ -38,11 +39,11 @@ class Failing(Renewal):
 def renewal(transactional_db: None) -> Renewal:
     """Of a subscriber that holds every partition of a topic."""
     publish(TOPIC, 1)
-    register(ALIAS, GROUP, TOPIC)
+    register(Log.of(ALIAS), GROUP, TOPIC)
     name, partitions = heartbeat.subscriber_name(), Topic.objects.get(name=TOPIC).partitions
-    acquire(ALIAS, name, GROUP, TOPIC, range(partitions), priorities=1, lease_duration=DURATION, horizon=0)
-    assert len(release.held(ALIAS, name)) == partitions
-    return Renewal(ALIAS, name, [(GROUP, TOPIC)], DURATION)
+    acquire(Log.of(ALIAS), name, GROUP, TOPIC, range(partitions), priorities=1, lease_duration=DURATION, horizon=0)
+    assert len(release.held(Log.of(ALIAS), name)) == partitions
+    return Renewal(Log.of(ALIAS), name, [(GROUP, TOPIC)], DURATION)
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_it_renews_until_it_is_stopped(renewal: Renewal, looping: Callable[..., 
     time.sleep(2 * DURATION)
     leases = PartitionLease.objects.filter(holder=renewal.subscriber)
     assert alive()
-    assert not acquire(ALIAS, "another", GROUP, TOPIC, [0], priorities=1, lease_duration=DURATION, horizon=0)
+    assert not acquire(Log.of(ALIAS), "another", GROUP, TOPIC, [0], priorities=1, lease_duration=DURATION, horizon=0)
     loop.stop()
     count, until = len(renewals), list(leases.order_by("partition").values_list("valid_until", flat=True))
     assert count > 1

@@ -14,18 +14,19 @@ from sqlqueue.leases.assignment import Balancer, Holding
 from sqlqueue.leases.heartbeat import beat
 from sqlqueue.log import groups
 from sqlqueue.models import DeliveryState, Offset, PartitionLease
+from tests.logs import LOG
 from tests.servers.session import isolate, wait_for_locks
 
 
 @pytest.fixture(autouse=True)
 def topic(transactional_db: None, settings: object) -> None:
     settings.SQLQUEUE = {"TOPICS": {"t": {"partitions": 1}}, "WAKE": False, "LEASE_DURATION": 3600}
-    groups.register("default", "g", "t")
+    groups.register(LOG, "g", "t")
 
 
 def take(subscriber: str = "me", horizon: int | None = None) -> list[AcquiredPartition]:
-    known = highest_offset("default") if horizon is None else horizon
-    return acquire("default", subscriber, "g", "t", [0], priorities=1, lease_duration=3600, horizon=known)
+    known = highest_offset(LOG) if horizon is None else horizon
+    return acquire(LOG, subscriber, "g", "t", [0], priorities=1, lease_duration=3600, horizon=known)
 
 
 def claim(to: int) -> None:
@@ -36,7 +37,7 @@ def claim(to: int) -> None:
 
 def test_what_was_dispatched_and_not_settled_is_in_doubt() -> None:
     publish_many("t", range(5))
-    first = highest_offset("default") - 4
+    first = highest_offset(LOG) - 4
     take("other")
     claim(first + 2)
     (taken,) = take()
@@ -48,7 +49,7 @@ def test_what_was_dispatched_and_not_settled_is_in_doubt() -> None:
 
 def test_the_position_does_not_pass_the_horizon_at_a_takeover() -> None:
     publish_many("t", range(5))
-    first = highest_offset("default") - 4
+    first = highest_offset(LOG) - 4
     take("other")
     claim(first + 4)
     (taken,) = take(horizon=first + 1)
@@ -59,16 +60,16 @@ def test_however_many_rows_there_are_all_are_remembered(monkeypatch: pytest.Monk
     monkeypatch.setattr(acquire_module, "ROWS_AT_ONCE", 7)
     publish_many("t", range(40))
     take("other")
-    claim(highest_offset("default"))
+    claim(highest_offset(LOG))
     (taken,) = take()
     assert len(taken.rows) == 40
     assert DeliveryState.objects.count() == 40
 
 
 def test_a_lease_whose_acquiring_got_no_answer_is_taken_again() -> None:
-    beat("default", "me", [("g", "t")], 3600)
+    beat(LOG, "me", [("g", "t")], 3600)
     take()  # the answer never came
-    balancer = Balancer("default", "me", 30.0)
+    balancer = Balancer(LOG, "me", 30.0)
     plan = balancer.compare({("g", "t"): Holding(1, set())}, 0.0)["g", "t"]
     assert list(plan.take) == [0]
     (taken,) = take()
@@ -98,7 +99,7 @@ def test_an_open_publisher_does_not_hold_up_a_takeover(level: str) -> None:
     assert published.wait(30)
     try:
         publish("t", 3)
-        claim(highest_offset("default"))
+        claim(highest_offset(LOG))
         isolate(level)
         wait_for_locks(5)
         (taken,) = take(horizon=0)

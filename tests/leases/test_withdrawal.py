@@ -3,6 +3,7 @@
 import pytest
 
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
+from sqlqueue.database.log import Log
 from sqlqueue.leases import heartbeat, withdrawal
 from sqlqueue.leases.subscribers import LivingSubscribers
 from sqlqueue.log.groups import register
@@ -14,19 +15,19 @@ LONG, QUICK = ("long", "z"), ("brief", "a")  # the second one comes first: its r
 
 
 def beat(subscriber: str, partitions: str = "") -> None:
-    heartbeat.beat(ALIAS, subscriber, [LONG, QUICK], DURATION, partitions=partitions)
+    heartbeat.beat(Log.of(ALIAS), subscriber, [LONG, QUICK], DURATION, partitions=partitions)
 
 
 def living() -> dict[str, set[str]]:
     """Return who shares each group's partitions, as others see it."""
-    found = LivingSubscribers(ALIAS).look([LONG, QUICK])
+    found = LivingSubscribers(Log.of(ALIAS)).look([LONG, QUICK])
     return {group: set(subscribers) for (group, _), subscribers in found.items()}
 
 
 @pytest.fixture
 def groups(transactional_db: None) -> None:
     for group, topic in (LONG, QUICK):
-        register(ALIAS, group, topic)
+        register(Log.of(ALIAS), group, topic)
 
 
 @pytest.mark.parametrize(("others", "may"), [(None, False), ("", True), ("0-1", True), ("2-3", False), ("0-3", False)])
@@ -37,14 +38,14 @@ def test_it_leaves_a_group_only_to_one_that_serves_the_same_partitions_or_all(
     beat("spark:stream")
     if others is not None:
         beat(OTHER, others)
-    assert withdrawal.withdraw(ALIAS, ME, QUICK, "0-1") is may
+    assert withdrawal.withdraw(Log.of(ALIAS), ME, QUICK, "0-1") is may
     assert SubscriberHeartbeat.objects.filter(subscriber=ME).count() == (1 if may else 2)
 
 
 def test_it_leaves_no_group_to_one_that_has_died(groups: None) -> None:
     beat(ME)
-    heartbeat.beat(ALIAS, OTHER, [QUICK], 0.0)
-    assert not withdrawal.withdraw(ALIAS, ME, QUICK, "")
+    heartbeat.beat(Log.of(ALIAS), OTHER, [QUICK], 0.0)
+    assert not withdrawal.withdraw(Log.of(ALIAS), ME, QUICK, "")
 
 
 def test_a_heartbeat_that_is_under_way_neither_undoes_a_withdrawal_nor_a_return(
@@ -61,7 +62,7 @@ def test_a_heartbeat_that_is_under_way_neither_undoes_a_withdrawal_nor_a_return(
         if changes:
             ownership.withdrawn = changes.pop()
             if ownership.withdrawn:
-                assert withdrawal.withdraw(ALIAS, ownership.subscriber, QUICK, "")
+                assert withdrawal.withdraw(Log.of(ALIAS), ownership.subscriber, QUICK, "")
         return ""
 
     renewer = LeaseRenewer(ownership, 1.0, "", activity, lambda: 0, lambda lost: None)

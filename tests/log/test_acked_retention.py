@@ -15,6 +15,7 @@ from sqlqueue.models import AckedMark, Message, Offset
 from sqlqueue.operations.move import move
 from sqlqueue.operations.purge import purge
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -30,9 +31,9 @@ def acked(consuming: Consuming, settings: Any, monkeypatch: pytest.MonkeyPatch) 
 
 
 def run_collection() -> int:
-    horizon = Horizon("default")
+    horizon = Horizon(LOG)
     horizon.wait()
-    return collect("default", horizon).messages
+    return collect(LOG, horizon).messages
 
 
 def left(topic: str = "t") -> list[Any]:
@@ -67,7 +68,7 @@ def test_it_counts_from_the_ack_and_not_from_publishing(consuming: Consuming) ->
 def test_it_counts_from_the_last_groups_ack(consuming: Consuming) -> None:
     for group in ("default", "late"):
         consuming.consumer("t", lambda delivery: None, group=group)
-        groups.register("default", group, "t")
+        groups.register(LOG, group, "t")
     publish("t", 1)
     consuming.drain("default")
     run_collection()
@@ -96,10 +97,10 @@ def test_what_is_read_again_counts_anew(consuming: Consuming, how: str) -> None:
         Offset.objects.update(offset_acked=0, position=0, claimed_to=0)
         run_collection()
     elif how == "moved back":
-        move("default", "default", "t", 0)
+        move(LOG, "default", "t", 0)
     else:
         consuming.consumer("t", lambda delivery: None, group="new")
-        groups.register("default", "new", "t")
+        groups.register(LOG, "new", "t")
     assert not AckedMark.objects.exists()
     consuming.drain()
     pass_time(120)
@@ -126,7 +127,7 @@ def test_a_purge_does_not_wait_for_it(consuming: Consuming) -> None:
     consuming.consumer("t", lambda delivery: None)
     publish_many("t", [1, 2])
     consuming.drain()
-    purge("default", "t", through=highest_offset("default"))
+    purge(LOG, "t", through=highest_offset(LOG))
     publish("t", 3)
     consuming.drain()
     run_collection()

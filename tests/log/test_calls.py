@@ -37,6 +37,7 @@ from sqlqueue.operations.purge import purge
 from sqlqueue.testing import answering, published
 from tests.asynchronous.loops import in_loop, until
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.servers.processlist import end_this_threads_connection
 
@@ -184,7 +185,7 @@ class TestGroups:
             raise Reject("no")
 
         consuming.consumer("t", reject)
-        groups.register("default", "away", "t")
+        groups.register(LOG, "away", "t")
         consuming.start()
         with pytest.raises(CallFailed, match="no"):
             call("t", 1, timeout=1)
@@ -200,7 +201,7 @@ class TestNoReply:
     def test_in_time_is_a_timeout_and_the_message_is_still_handled(self, consuming: Consuming) -> None:
         seen: list[Any] = []
         consuming.consumer("t", lambda delivery: seen.append((delivery.payload, delivery.headers)))
-        groups.register("default", "default", "t")
+        groups.register(LOG, "default", "t")
         with pytest.raises(TimeoutError, match=r"no reply after 0\.05 .* may still be handled: see get_status"):
             call("t", 1, timeout=SHORT, headers={"own": 2})
         consuming.drain()
@@ -237,11 +238,11 @@ class TestNoReply:
         self, consuming: Consuming, monkeypatch: pytest.MonkeyPatch, way: str
     ) -> None:
         monkeypatch.setattr(calls, "ASK_GROUPS_EVERY", 0.05)
-        groups.register("default", "default", "t")
+        groups.register(LOG, "default", "t")
         ways = {
-            "skip": lambda: move("default", "default", "t", 10**18),
-            "purge": lambda: purge("default", "t", unsettled=True),
-            "drop": lambda: drop("default", "t", unsettled=True),
+            "skip": lambda: move(LOG, "default", "t", 10**18),
+            "purge": lambda: purge(LOG, "t", unsettled=True),
+            "drop": lambda: drop(LOG, "t", unsettled=True),
         }
 
         def settle() -> None:
@@ -257,11 +258,11 @@ class TestNoReply:
         assert caught.value.group == ""
 
     def test_after_its_group_was_removed_says_so(self, consuming: Consuming) -> None:
-        groups.register("default", "default", "t")
-        groups.remove("default", "default", "t")
+        groups.register(LOG, "default", "t")
+        groups.remove(LOG, "default", "t")
         with pytest.raises(TimeoutError, match="or its groups were removed"):
             call("t", 1, timeout=0)
-        groups.register("default", "other", "t")
+        groups.register(LOG, "other", "t")
         with pytest.raises(TimeoutError, match=r"group 'default' is not registered .* or it was removed"):
             call("t", 1, timeout=0, group="default")
 
@@ -278,12 +279,12 @@ class TestNoReply:
         self, consuming: Consuming, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(calls, "ASK_GROUPS_EVERY", 0.05)
-        groups.register("default", "default", "t")
+        groups.register(LOG, "default", "t")
         publishing = calls.publish_message
 
         def publish_and_delete(*given: Any, **options: Any) -> Any:
             published = publishing(*given, **options)
-            delete("default", "t", [published.offset], also_unsettled=True)
+            delete(LOG, "t", [published.offset], also_unsettled=True)
             return published
 
         monkeypatch.setattr(calls, "publish_message", publish_and_delete)
@@ -291,7 +292,7 @@ class TestNoReply:
             call("t", 1, timeout=LONG)
 
     def test_of_a_group_that_nobody_knows_names_the_others(self, consuming: Consuming) -> None:
-        groups.register("default", "mails", "t")
+        groups.register(LOG, "mails", "t")
         with pytest.raises(TimeoutError, match=r"group 'mail' is not registered .* Groups of the topic: mails"):
             call("t", 1, timeout=SHORT, group="mail")
 
@@ -338,12 +339,12 @@ class TestLeftovers:
         monkeypatch.setattr(CollectorTask, "run_once", lambda self: False)  # only the test collects
         monkeypatch.setattr(calls, "FETCHED_WITHIN", 0.001)
         consuming.consumer("t", lambda delivery: 1)
-        groups.register("default", "default", "t")
+        groups.register(LOG, "default", "t")
         with pytest.raises(TimeoutError):
             call("t", 1, timeout=0)
         consuming.drain()
         assert Result.objects.count() == 1
-        wait_until(lambda: collect("default").results == 1)
+        wait_until(lambda: collect(LOG).results == 1)
         assert not Result.objects.exists()
 
     def test_a_message_that_nobody_waits_for_stores_nothing(self, consuming: Consuming) -> None:

@@ -14,6 +14,7 @@ from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.core.keys import partition_of
 from sqlqueue.database.gate import COLLECTOR
 from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.database.log import Log
 from sqlqueue.log import collect as collecting
 from sqlqueue.log import leftovers
 from sqlqueue.log.collect import collect, report_absent
@@ -22,6 +23,7 @@ from sqlqueue.models import Message, Offset, Progress, PublishGate, Receipt, Res
 from sqlqueue.signals import group_away, messages_collected, results_collected
 from tests.consuming import QUICK, Consuming
 from tests.factories import ResultFactory, now
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.transactions import OpenTransaction
 
@@ -39,9 +41,9 @@ def no_collector_task(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 
 def run_collection() -> int:
     """Collect with a horizon that is known, as the collector does."""
-    horizon = Horizon("default")
+    horizon = Horizon(LOG)
     horizon.wait()
-    return collect("default", horizon).messages
+    return collect(LOG, horizon).messages
 
 
 def age(seconds: float) -> None:
@@ -71,7 +73,7 @@ class TestWhatEveryGroupHasAcked:
             heard.append((group, topic))
 
         consuming.consumer("t", lambda delivery: None, group="here")
-        register("default", "away", "t")
+        register(LOG, "away", "t")
         publish_many("t", [NewMessage(n, key=str(n)) for n in range(10)])
         consuming.drain()
         assert run_collection() == 0
@@ -79,12 +81,12 @@ class TestWhatEveryGroupHasAcked:
         # It has no offsets yet: it never came.
         group_away.connect(hear)
         try:
-            report_absent("default")
+            report_absent(LOG)
             assert heard == [("away", "t")]
             consuming.consumer("t", lambda delivery: None, group="away")
             consuming.drain("away")
             heard.clear()
-            report_absent("default")
+            report_absent(LOG)
         finally:
             group_away.disconnect(hear)
         assert heard == []
@@ -93,11 +95,11 @@ class TestWhatEveryGroupHasAcked:
     def test_is_removed_once_the_group_that_holds_it_back_is_removed(self, consuming: Consuming, settings) -> None:
         settings.SQLQUEUE = NOW
         consuming.consumer("t", lambda delivery: None)
-        register("default", "away", "t")
+        register(LOG, "away", "t")
         publish("t", 1)
         consuming.drain()
         assert run_collection() == 0
-        remove("default", "away", "t")
+        remove(LOG, "away", "t")
         assert run_collection() == 1
 
     @pytest.mark.parametrize("error", [Retry(delay=60), Postpone(delay=60)], ids=["retried", "postponed"])
@@ -139,7 +141,7 @@ class TestWhatEveryGroupHasAcked:
         wait_until(lambda: Offset.objects.filter(consumer_group="two", position__gte=offset).exists())
         host.subscriber.stop()
         host.join()
-        register("default", "one", "t")
+        register(LOG, "one", "t")
         assert run_collection() == 0
         consuming.drain("one")
         assert run_collection() == 1
@@ -184,10 +186,10 @@ class TestRetention:
     def test_without_groups_nothing_above_the_horizon_is_removed(self, settings) -> None:
         settings.SQLQUEUE = {**NOW, "PARTITIONS": 1}
         publish("t", 1)
-        horizon = Horizon("default")
+        horizon = Horizon(LOG)
         horizon.wait()
         publish("t", 2)
-        assert collect("default", horizon).messages == 1
+        assert collect(LOG, horizon).messages == 1
         assert log() == [2]
 
 
@@ -196,35 +198,35 @@ class TestBounds:
         settings.SQLQUEUE = {**NOW, "PARTITIONS": 1}
         monkeypatch.setattr(collecting, "BATCH", 10)
         publish_many("t", range(35))
-        horizon = Horizon("default")
+        horizon = Horizon(LOG)
         horizon.wait()
-        first = collect("default", horizon, batches=2)
+        first = collect(LOG, horizon, batches=2)
         assert (first.messages, first.more) == (20, True)
-        rest = collect("default", horizon, batches=100)
+        rest = collect(LOG, horizon, batches=100)
         assert (rest.messages, rest.more) == (15, False)
 
     @pytest.mark.database("mariadb", "mysql", "postgresql")
     def test_while_another_collects_it_returns_at_once(self, settings) -> None:
         settings.SQLQUEUE = {**NOW, "PARTITIONS": 1}
         publish("t", 1)
-        horizon = Horizon("default")
+        horizon = Horizon(LOG)
         horizon.wait()
         results: list[int] = []
 
         def other() -> None:
-            mine = Horizon("default")
+            mine = Horizon(LOG)
             mine.value = horizon.value
-            results.append(collect("default", mine).messages)
+            results.append(collect(LOG, mine).messages)
             connections.close_all()
 
         with transaction.atomic():
             assert list(PublishGate.objects.select_for_update().filter(slot=COLLECTOR))
-            lock_topic("default", "t")
+            lock_topic(LOG, "t")
             thread = threading.Thread(target=other)
             thread.start()
             thread.join(30)  # sooner than a lock's own timeout
             assert results == [0]
-        assert collect("default", horizon).messages == 1
+        assert collect(LOG, horizon).messages == 1
 
     @pytest.mark.database("mariadb", "mysql", "postgresql")
     def test_a_message_that_somebody_has_locked_is_left_for_another_time(self, monkeypatch, settings) -> None:
@@ -232,12 +234,12 @@ class TestBounds:
         monkeypatch.setattr(collecting, "BATCH", 4)
         publish_many("t", range(10))
         third = Message.objects.get(payload=2).offset
-        horizon = Horizon("default")
+        horizon = Horizon(LOG)
         horizon.wait()
 
         def collecting_elsewhere() -> int:
             try:
-                return collect("default", horizon).messages
+                return collect(LOG, horizon).messages
             finally:
                 connections.close_all()
 
@@ -245,7 +247,7 @@ class TestBounds:
             other.do(lambda: Message.objects.select_for_update().get(offset=third))
             assert pool.submit(collecting_elsewhere).result(30) == 9
         assert log() == [2]
-        assert collect("default", horizon).messages == 1
+        assert collect(LOG, horizon).messages == 1
 
     def test_of_uneven_partitions_what_lies_together_goes_together(self, monkeypatch, settings) -> None:
         """So that each page of a log is read once that is larger than the server's memory."""
@@ -255,9 +257,9 @@ class TestBounds:
         deleted: list[list[int]] = []
         delete = collecting.delete
 
-        def note(alias: str, table: str, key: str, offsets: list[int]) -> None:
+        def note(log: Log, table: str, key: str, offsets: list[int]) -> None:
             deleted.append(sorted(offsets))
-            delete(alias, table, key, offsets)
+            delete(log, table, key, offsets)
 
         monkeypatch.setattr(collecting, "delete", note)
         keys = {partition_of(key, 3): key for key in "abcdefghij"}
@@ -295,19 +297,19 @@ class TestBounds:
         monkeypatch.setattr(collecting, "LEAST", 4)
         publish_many("t", [NewMessage(n, key=str(n)) for n in range(100)])
         locked = list(Message.objects.filter(partition=0).order_by("offset").values_list("offset", flat=True)[:8])
-        horizon = Horizon("default")
+        horizon = Horizon(LOG)
         horizon.wait()
 
         def collecting_elsewhere() -> int:
             try:
-                return collect("default", horizon).messages
+                return collect(LOG, horizon).messages
             finally:
                 connections.close_all()
 
         with ThreadPoolExecutor(1) as pool, OpenTransaction() as other:
             other.do(lambda: list(Message.objects.select_for_update().filter(offset__in=locked)))
             assert pool.submit(collecting_elsewhere).result(30) == 92
-        assert collect("default", horizon).messages == 8
+        assert collect(LOG, horizon).messages == 8
 
     def test_it_is_announced(self, settings) -> None:
         settings.SQLQUEUE = NOW
@@ -383,9 +385,9 @@ class TestReceipts:
         Receipt.objects.update(finished_at=F("finished_at") - timedelta(seconds=3700))
         publish("t", "young")
         consuming.drain()
-        horizon = Horizon("default")
-        horizon.probe(highest_offset("default"))
-        assert collect("default", horizon).receipts == 5
+        horizon = Horizon(LOG)
+        horizon.probe(highest_offset(LOG))
+        assert collect(LOG, horizon).receipts == 5
         assert Receipt.objects.count() == 1
 
 
@@ -404,8 +406,8 @@ class TestResults:
 
         results_collected.connect(hear)
         try:
-            assert collect("default", Horizon("default")).results == 35
-            assert collect("default", Horizon("default")).results == 0
+            assert collect(LOG, Horizon(LOG)).results == 35
+            assert collect(LOG, Horizon(LOG)).results == 0
         finally:
             results_collected.disconnect(hear)
         assert heard == [35]
@@ -414,21 +416,21 @@ class TestResults:
     def test_at_most_so_many_batches_at_once(self, monkeypatch) -> None:
         monkeypatch.setattr(leftovers, "MOST_BATCHES", 2)
         ResultFactory.insert(35, expires_at=now() - timedelta(seconds=1))
-        assert collect("default", Horizon("default")).results == 20
+        assert collect(LOG, Horizon(LOG)).results == 20
 
     def test_one_that_is_stored_anew_meanwhile_stays(self, monkeypatch) -> None:
         ResultFactory.insert(3, expires_at=now() - timedelta(seconds=1))
         plain = leftovers.lock_free
 
-        def settle_first(alias: str, values: object, table: str, key: str) -> list[int]:
+        def settle_first(log: Log, values: object, table: str, key: str) -> list[int]:
             if table == "sqlqueue_result":
                 Result.objects.filter(message_id=Result.objects.first().message_id).update(
                     expires_at=now() + timedelta(days=1)
                 )
-            return plain(alias, values, table, key)
+            return plain(log, values, table, key)
 
         monkeypatch.setattr(leftovers, "lock_free", settle_first)
-        assert collect("default", Horizon("default")).results == 2
+        assert collect(LOG, Horizon(LOG)).results == 2
         assert Result.objects.count() == 1
 
     @pytest.mark.database("mariadb", "mysql", "postgresql")
@@ -437,8 +439,8 @@ class TestResults:
         held = Result.objects.first().id
         with OpenTransaction() as other:
             other.do(lambda: Result.objects.select_for_update().get(id=held))
-            assert collect("default", Horizon("default")).results == 2
-        assert collect("default", Horizon("default")).results == 1
+            assert collect(LOG, Horizon(LOG)).results == 2
+        assert collect(LOG, Horizon(LOG)).results == 1
 
     def test_progress_that_a_killed_process_left_goes_after_a_month(self) -> None:
         for offset, days in ((1, 31), (2, 29)):
@@ -451,5 +453,5 @@ class TestResults:
                 done=1,
                 updated_at=now() - timedelta(days=days),
             )
-        collect("default", Horizon("default"))
+        collect(LOG, Horizon(LOG))
         assert list(Progress.objects.values_list("message_offset", flat=True)) == [2]

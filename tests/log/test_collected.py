@@ -9,6 +9,7 @@ from django.db.models import F
 from sqlqueue import Reject, Retry, publish, publish_many
 from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.database.log import Log
 from sqlqueue.log import collect as collecting
 from sqlqueue.log import collected, groups
 from sqlqueue.log.collect import collect
@@ -18,6 +19,7 @@ from sqlqueue.operations.purge import purge
 from sqlqueue.operations.replay import discard
 from tests.consuming import QUICK, Consuming
 from tests.factories import ReceiptFactory
+from tests.logs import LOG
 
 KEPT = {**QUICK, "RETENTION": 0, "TOPICS": {"t": {"keep_collected": timedelta(days=1)}, "u": {}}}
 
@@ -30,9 +32,9 @@ def keeping(consuming: Consuming, settings: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def run_collection() -> int:
-    horizon = Horizon("default")
+    horizon = Horizon(LOG)
     horizon.wait()
-    return collect("default", horizon).messages
+    return collect(LOG, horizon).messages
 
 
 def left() -> list[Any]:
@@ -97,8 +99,8 @@ def test_they_are_moved_by_the_transaction_that_collects(consuming: Consuming, m
     consuming.drain()
     delete = collecting.delete
 
-    def failing(alias: str, table: str, *given: Any) -> None:
-        delete(alias, table, *given)
+    def failing(log: Log, table: str, *given: Any) -> None:
+        delete(log, table, *given)
         raise RuntimeError
 
     monkeypatch.setattr(collecting, "delete", failing)
@@ -114,11 +116,11 @@ def test_other_topics_and_what_is_not_collected_are_not_kept(consuming: Consumin
     for topic in ("t", "u"):
         consuming.consumer(topic, lambda delivery: None)
     consuming.consumer("t", lambda delivery: None, group="away")
-    groups.register("default", "away", "t")
+    groups.register(LOG, "away", "t")
     publish("t", 1)
     publish("u", 2)
     consuming.drain("default")
-    collect("default", Horizon("default"))
+    collect(LOG, Horizon(LOG))
     run_collection()
     assert not CollectedMessage.objects.exists()
     consuming.drain("away")
@@ -131,7 +133,7 @@ def test_what_an_operator_purges_is_not_kept(consuming: Consuming, settings: Any
     consuming.consumer("t", lambda delivery: None)
     publish_many("t", [1, 2])
     consuming.drain()
-    purge("default", "t", through=highest_offset("default"))
+    purge(LOG, "t", through=highest_offset(LOG))
     run_collection()
     assert (left(), CollectedMessage.objects.count()) == ([], 0)
 
@@ -172,7 +174,7 @@ def test_what_a_group_has_got_is_kept_although_it_was_moved(consuming: Consuming
     publish("t", 1)
     last = publish("t", 2)
     consuming.drain()
-    move("default", "default", "t", 10**18 if way == "skip" else last.offset or 0)
+    move(LOG, "default", "t", 10**18 if way == "skip" else last.offset or 0)
     assert run_collection() == 2
     kept = CollectedMessage.objects.order_by("message_offset").values_list("outcomes", flat=True)
     assert list(kept) == [{"default": {"outcome": "acked"}}] * 2

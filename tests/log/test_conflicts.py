@@ -10,10 +10,12 @@ import pytest
 from django.db import connection, transaction
 
 from sqlqueue import InvalidMessage, NewMessage, Published, PublishedMany, cancel, publish, publish_many
+from sqlqueue.database.log import Log
 from sqlqueue.log import adding, conflicts
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.signals import message_published
+from tests.logs import LOG
 from tests.transactions import OpenTransaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -129,10 +131,10 @@ class TestWhatIsTold:
     def test_what_the_log_has_refused_is_corrected_by_a_replacement(self) -> None:
         publish(TOPIC, 1, id="x", delay=0)
         ScheduledMessage.objects.update(priority=7)
-        move_due("default")
+        move_due(LOG)
         assert ScheduledMessage.objects.get().refused
         assert publish(TOPIC, 2, id="x", delay=0, on_conflict="replace").status == "updated"
-        assert move_due("default") == 1
+        assert move_due(LOG) == 1
         assert everything() == ([2], [])
 
     @ways
@@ -236,9 +238,9 @@ class TestAStream:
         sizes: list[int] = []
         add_all = adding.add_all
 
-        def note(alias: str, messages: Any) -> Any:
+        def note(log: Log, messages: Any) -> Any:
             sizes.append(len(messages))
-            return add_all(alias, messages)
+            return add_all(log, messages)
 
         monkeypatch.setattr("sqlqueue.log.publish.add_all", note)
         publish_many(TOPIC, iter(range(2_500)))
@@ -281,7 +283,7 @@ def after_the_look(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], ob
 
 def moved() -> None:
     ScheduledMessage.objects.update(due_at=datetime(2026, 1, 1, tzinfo=timezone.utc))
-    assert move_due("default") == 1
+    assert move_due(LOG) == 1
 
 
 def scheduled_and_moved() -> None:
@@ -340,7 +342,7 @@ class TestTheScheduler:
     def test_a_replacement_waits_for_a_move_and_then_comes_too_late(self, options: Any) -> None:
         alone("first", delay=0)
         with OpenTransaction() as scheduler, OpenTransaction() as mine:
-            assert scheduler.do(lambda: move_due("default")) == 1
+            assert scheduler.do(lambda: move_due(LOG)) == 1
             tried = mine.start(lambda: publish(TOPIC, "second", key="a", id="x", on_conflict="replace", **options))
             with pytest.raises(TimeoutError):
                 tried.result(0.2)
@@ -354,9 +356,9 @@ class TestTheScheduler:
         alone("first", delay=0)
         with OpenTransaction() as other:
             assert other.do(lambda: alone("second", on_conflict="replace", **options)) == "updated"
-            assert move_due("default") == 0
+            assert move_due(LOG) == 0
             other.commit()
-        move_due("default")
+        move_due(LOG)
         assert everything() == (([], ["second"]) if options.get("delay") else (["second"], []))
 
     @pytest.mark.parametrize("options", [{"delay": 0}, {"delay": LATER}], ids=["due", "later"])
@@ -373,7 +375,7 @@ class TestTheScheduler:
             return execute(sql, params, many, context)
 
         with connection.execute_wrapper(replace):
-            assert move_due("default") == (2 if options["delay"] == 0 else 1)
+            assert move_due(LOG) == (2 if options["delay"] == 0 else 1)
         assert replaced == ["updated"]
         if options["delay"] == 0:
             assert sorted(everything()[0]) == ["of another key", "second"]

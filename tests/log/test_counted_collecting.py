@@ -15,6 +15,7 @@ from sqlqueue.log import leftovers
 from sqlqueue.log.collect import BATCH, collect, collect_topic
 from tests.counting import Cost, Costs, counted
 from tests.factories import ResultFactory, now
+from tests.logs import LOG
 from tests.steady import SETTINGS, Steady
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -37,24 +38,24 @@ def test_portions_of_a_topic(what: str, steady: Steady, settings: Any) -> None:
     settings.SQLQUEUE = {**SETTINGS, "TOPICS": {"old": {"retention": 0, **options}}}
     publish_many("old", [NewMessage(n, key=f"{n}") for n in range(portions * BATCH)] or ["one"])
     steady.start(lambda deliveries: None, topic="old", batch=True, batch_size=500)
-    horizon = Horizon("default").wait()
+    horizon = Horizon(LOG).wait()
     if not portions:
-        collect_topic("default", "old", horizon, 100)
+        collect_topic(LOG, "old", horizon, 100)
     with counted() as counter:
-        assert collect_topic("default", "old", horizon, 100)[0] == portions * BATCH
+        assert collect_topic(LOG, "old", horizon, 100)[0] == portions * BATCH
     counter.check(expected)
 
 
 def test_a_collection_of_everything_that_finds_nothing(steady: Steady) -> None:
-    horizon = Horizon("default")
+    horizon = Horizon(LOG)
     horizon.wait()
     with counted() as counter:
-        assert collect("default", horizon).messages == 0
+        assert collect(LOG, horizon).messages == 0
     counter.check(Cost(9, 0, 0))
 
 
 def test_a_portion_of_results(transactional_db: None) -> None:
     ResultFactory.create_batch(100, expires_at=now())
     with counted() as counter:
-        assert leftovers.results("default") == 100
+        assert leftovers.results(LOG) == 100
     counter.check(Cost(3, 1, 100))

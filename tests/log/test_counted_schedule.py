@@ -15,6 +15,7 @@ from sqlqueue.database.weight import LIGHT
 from sqlqueue.log.schedule import MOVED_AT_ONCE, move_due
 from sqlqueue.models import ScheduledMessage
 from tests.counting import Cost, Costs, counted
+from tests.logs import LOG
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("steady")]
 
@@ -77,5 +78,5 @@ def test_what_is_due_is_moved(what: str) -> None:
     if count:
         ScheduledMessage.objects.update(due_at=DatabaseNow())
     with counted() as counter:
-        assert move_due("default") == count
+        assert move_due(LOG) == count
     counter.check(expected)

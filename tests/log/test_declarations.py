@@ -11,6 +11,7 @@ from sqlqueue.core.periodic import ScheduleDefinition, tick_id
 from sqlqueue.log.declarations import declare
 from sqlqueue.models import PeriodicSchedule
 from tests.log.test_ticks import ids, last_due, pass_by, publish_all, row, schedule, set_back
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -28,7 +29,7 @@ def at(*definitions: ScheduleDefinition) -> Callable[[], bool]:
 
     def iteration() -> bool:
         publish_all(digests)
-        return declare("default", named)
+        return declare(LOG, named)
 
     return iteration
 
@@ -94,14 +95,14 @@ class TestAChange:
     def test_it_waits_for_the_old_definitions_ticks(self) -> None:
         at(OLD)()
         set_back("job", last_due(60), attended=False)
-        assert not declare("default", {"job": NEW})
+        assert not declare(LOG, {"job": NEW})
         assert stored() == OLD.digest
 
     def test_a_refused_definition_is_replaced_at_once(self) -> None:
         at(OLD)()
         set_back("job", last_due(60))
         PeriodicSchedule.objects.update(refusal="no such topic")
-        assert declare("default", {"job": NEW})
+        assert declare(LOG, {"job": NEW})
         assert (stored(), row().refusal) == (NEW.digest, None)
 
     def test_a_paused_schedule_stays_paused(self) -> None:
@@ -147,7 +148,7 @@ class TestRenewal:
     ) -> None:
         at(OLD)()
         with django_assert_num_queries(1):
-            assert declare("default", {"job": OLD})
+            assert declare(LOG, {"job": OLD})
 
     def test_it_goes_on_while_a_process_has_the_definition(self) -> None:
         process = at(OLD)
@@ -161,7 +162,7 @@ class TestRenewal:
         """A renewal before the missed ticks are decided would make late ones of them."""
         at(OLD)()
         set_back("job", last_due(60) - timedelta(hours=1), attended=False)
-        declare("default", {"job": OLD})
+        declare(LOG, {"job": OLD})
         assert not row().attended
 
     def test_a_paused_and_a_refused_schedule_are_renewed(self) -> None:
@@ -170,7 +171,7 @@ class TestRenewal:
         PeriodicSchedule.objects.filter(name="other").update(refusal="no")
         for name in ("job", "other"):
             set_back(name, last_due(60), attended=False)
-        declare("default", {"job": OLD, "other": schedule("other")})
+        declare(LOG, {"job": OLD, "other": schedule("other")})
         assert row("job").attended
         assert row("other").attended
 
@@ -182,7 +183,7 @@ def test_processes_that_start_together_store_each_schedule_once() -> None:
     def starting() -> None:
         try:
             barrier.wait()
-            while not declare("default", named):
+            while not declare(LOG, named):
                 pass
         except BaseException as error:
             errors.append(error)

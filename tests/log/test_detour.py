@@ -29,7 +29,6 @@ from sqlqueue.database.insert_sql import HERE, NAMED, SERVER_LENGTH, LogRow
 from sqlqueue.database.known_layouts import known_layouts
 from sqlqueue.database.scheduling import Due, insert_new_scheduled
 from sqlqueue.database.server_identity import CONNECTIONS_TRIED, NotNamedServer, ServerIdentity, look
-from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.calls import Call
 from sqlqueue.log.schedule import move_due
@@ -37,6 +36,7 @@ from sqlqueue.models import Duty, Message, PublishGate, Result, ScheduledMessage
 from sqlqueue.models.publish_gate import fill
 from sqlqueue.operations.repartition import Repartition, begin
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.processes import wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("mariadb", "mysql")]
@@ -46,9 +46,9 @@ WRITTEN = "UPDATE sqlqueue_publish_gate SET writer = %s, generation = CASE WHEN 
 def name(writer: str) -> None:
     """Let the gate name a server."""
     text = WRITTEN.format(plain="GREATEST(generation, -1 - generation)", named="LEAST(generation, -1 - generation)")
-    execute("default", f"{text} WHERE slot >= 0", (writer, writer))
+    LOG.execute(f"{text} WHERE slot >= 0", (writer, writer))
     PublishGate.objects.filter(slot=NAMED).update(writer=writer, renewals=1)
-    server_identity.forget_session("default")
+    server_identity.forget_session(LOG)
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def elsewhere() -> Iterator[None]:
 
 
 def here() -> str:
-    return named_server.standing("default").here
+    return named_server.standing(LOG).here
 
 
 def led_to(task: NamedServerTask, found: named_server.Standing, run_once=NamedServerTask.run_once) -> bool:
@@ -93,9 +93,9 @@ def test_each_way_to_publish_takes_the_detour_and_order_is_kept() -> None:
         transaction.set_rollback(True)
     assert log() == []
     assert waiting() == [1, 2, 3, 4, None]
-    assert move_due("default") == 0  # not here
+    assert move_due(LOG) == 0  # not here
     name(here())
-    assert move_due("default") == 5
+    assert move_due(LOG) == 5
     assert log() == [1, 2, 3, 4, None]
     assert waiting() == []
     last = Message.objects.order_by("offset").last()
@@ -114,7 +114,7 @@ def test_on_the_named_server_messages_enter_the_log_unless_others_are_on_their_w
         assert publish("t", 2, key="k").offset is None  # it would overtake
     assert publish("t", 3, id="b").offset is None
     assert publish_many("t", [4, 5]).created == 2
-    assert move_due("default") == 5
+    assert move_due(LOG) == 5
     assert publish("t", 6).offset is not None
     assert log() == [1, 2, 3, 4, 5, 6]
 
@@ -139,18 +139,18 @@ def test_a_message_that_was_postponed_is_not_on_its_way_any_more() -> None:
     name("another")
     publish("t", 4, key="k")
     name(here())
-    assert move_due("default") == 1
+    assert move_due(LOG) == 1
     assert log() == [3, 4]
 
 
 def test_nothing_enters_the_log_until_the_barrier_has_been_carried_out() -> None:
     name("-" + here())
     assert publish("t", 1).offset is None
-    assert move_due("default") == 0
-    assert named_server.open_log("default")
-    assert not named_server.open_log("default")
-    server_identity.forget_session("default")
-    assert move_due("default") == 1
+    assert move_due(LOG) == 0
+    assert named_server.open_log(LOG)
+    assert not named_server.open_log(LOG)
+    server_identity.forget_session(LOG)
+    assert move_due(LOG) == 1
 
 
 def test_an_id_counts_once_and_is_found_in_the_detour() -> None:
@@ -168,13 +168,13 @@ def test_an_id_counts_once_and_is_found_in_the_detour() -> None:
     assert publish("t", 8, id="c", on_conflict="replace").status == "updated"
     name(here())
     assert publish("t", 9, id="b").status == "ignored"
-    move_due("default")
+    move_due(LOG)
     assert log() == [1, 3, 8]
 
 
 def test_an_id_is_scheduled_once_beside_the_detour_whoever_has_looked_before() -> None:
     publish("t", 1, id="a")
-    assert insert_new_scheduled("default", [Due(LogRow("t", 0, 0, "", "a", "2", None, ""), 60.0, None)]) == set()
+    assert insert_new_scheduled(LOG, [Due(LogRow("t", 0, 0, "", "a", "2", None, ""), 60.0, None)]) == set()
     assert waiting() == [1]
 
 
@@ -197,10 +197,10 @@ def test_a_unique_message_is_pending_in_the_detour() -> None:
 def test_what_was_scheduled_waits_for_the_named_server() -> None:
     publish("t", 1, delay=3600)
     ScheduledMessage.objects.update(due_at=datetime.now(timezone.utc) - timedelta(seconds=1))
-    SchedulerTask("default", 1.0).run_once()
+    SchedulerTask(LOG, 1.0).run_once()
     assert log() == []
     name(here())
-    SchedulerTask("default", 1.0).run_once()
+    SchedulerTask(LOG, 1.0).run_once()
     assert log() == [1]
 
 
@@ -209,7 +209,7 @@ def test_a_message_that_cannot_enter_the_log_holds_up_no_other() -> None:
     publish("u", 2)
     ScheduledMessage.objects.filter(topic="t").update(priority=7)
     name(here())
-    while move_due("default"):
+    while move_due(LOG):
         pass
     assert log() == [2]
     assert "priority 7" in (ScheduledMessage.objects.get(refused=True).refusal or "")
@@ -229,7 +229,7 @@ def test_a_missing_row_of_the_gate_is_no_reason_for_a_detour(monkeypatch: pytest
 
 def test_a_row_that_the_gate_lacked_names_the_same_server() -> None:
     PublishGate.objects.filter(slot=7).delete()
-    fill("default")
+    fill(LOG)
     row = PublishGate.objects.get(slot=7)
     assert (row.writer, row.generation) == ("another", -1)
 
@@ -248,36 +248,36 @@ def test_a_server_that_names_none_has_the_statement_that_it_had() -> None:
 def test_partitions_are_changed_on_the_named_server_alone() -> None:
     publish("t", 0, key="k")
     name(here())
-    move_due("default")
-    begin("default", "t", 3)
+    move_due(LOG)
+    begin(LOG, "t", 3)
     assert set(PublishGate.objects.filter(slot__gte=0).values_list("writer", flat=True)) == {here()}
     name("another")
     with pytest.raises(Exception, match="where consumers run"):
-        Repartition("default").step()
+        Repartition(LOG).step()
     publish("t", 1, key="k")
     name(here())
-    for _ in Repartition("default").run(0):
+    for _ in Repartition(LOG).run(0):
         pass
-    move_due("default")
+    move_due(LOG)
     assert log() == [0, 1]
     assert publish("t", 2, key="k").offset is not None
-    assert known_layouts("default").named
-    assert known_layouts("default").placings["t"].block.partitions == 3
+    assert known_layouts(LOG).named
+    assert known_layouts(LOG).placings["t"].block.partitions == 3
 
 
 def test_the_horizon_rises_on_the_named_server_alone() -> None:
     name(here())
     publish("t", 1)
-    look("default")
+    look(LOG)
     name("another")
     server_identity.forget_named()  # who has not looked since must not believe the locks of this one either
-    horizon = Horizon("default")
+    horizon = Horizon(LOG)
     for _ in range(3):
-        assert horizon.probe(highest_offset("default")) == 0
+        assert horizon.probe(highest_offset(LOG)) == 0
     name("-" + here())
-    assert horizon.probe(highest_offset("default")) == 0
+    assert horizon.probe(highest_offset(LOG)) == 0
     name(here())
-    assert horizon.probe(highest_offset("default")) > 0
+    assert horizon.probe(highest_offset(LOG)) > 0
 
 
 def test_a_task_whose_server_is_no_longer_the_named_one_looks_again(settings: object) -> None:
@@ -285,12 +285,12 @@ def test_a_task_whose_server_is_no_longer_the_named_one_looks_again(settings: ob
     settings.SQLQUEUE = {"TOPICS": {"t": {"partitions": 1}}}
     name(here())
     publish("t", 1)
-    begin("default", "t", 3)
-    task = CollectorTask("default", 0.0, 30.0)
+    begin(LOG, "t", 3)
+    task = CollectorTask(LOG, 0.0, 30.0)
     task._guarded(task.run_once)
     assert not task.failing
     Duty.objects.all().delete()
-    begin("default", "t", 4)
+    begin(LOG, "t", 4)
     PublishGate.objects.filter(slot__gte=0).update(writer="another")
     PublishGate.objects.filter(slot=NAMED).update(writer="another")
     assert connection.sqlqueue_session is not None
@@ -302,62 +302,62 @@ def test_a_connection_to_another_server_is_of_no_use_to_a_consumer() -> None:
     opened: list[object] = []
     connection_created.connect(lambda **told: opened.append(told), weak=False, dispatch_uid="detour")
     with pytest.raises(NotNamedServer, match="'another'"):
-        look("default")
+        look(LOG)
     connection_created.disconnect(dispatch_uid="detour")
     assert len(opened) >= CONNECTIONS_TRIED - 1
     with transaction.atomic(), pytest.raises(NotNamedServer):
-        look("default")
+        look(LOG)
     name("-" + here())
     with pytest.raises(NotNamedServer):
-        look("default")  # and no other connection is tried
+        look(LOG)  # and no other connection is tried
     assert len(opened) <= CONNECTIONS_TRIED + 1
     name(here())
-    assert ServerIdentity("default").identity
-    execute("default", "SELECT 1")
+    assert ServerIdentity(LOG).identity
+    LOG.execute("SELECT 1")
 
 
 def test_what_cannot_take_the_detour_is_refused() -> None:
     with pytest.raises(GateElsewhere) as raised:
-        insert_new("default", [LogRow("t", 0, 0, "", "a", "1", None, "")], overtakes=True)
+        insert_new(LOG, [LogRow("t", 0, 0, "", "a", "1", None, "")], overtakes=True)
     assert classify(raised.value) is ErrorKind.CONTENTION  # tried again, and by then the loop has looked
 
 
 def test_the_server_takes_over_from_one_whose_name_is_not_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
     changes: list[str] = []
-    task = NamedServerTask("default", lambda: changes.append(named_server.standing("default").writer))
+    task = NamedServerTask(LOG, lambda: changes.append(named_server.standing(LOG).writer))
     publish("t", 1)
     task.run_once()
     PublishGate.objects.filter(slot=NAMED).update(renewals=2)
     monkeypatch.setattr("sqlqueue.consumers.background.named_server.TAKE_OVER_AFTER", 0.0)
     task.run_once()  # it was renewed: but after no time at all it takes over
-    assert named_server.standing("default").writer == "-" + here()
+    assert named_server.standing(LOG).writer == "-" + here()
     task.run_once()
     assert changes == ["-" + here()]
     gate = PublishGate.objects.filter(slot__gte=0)
     assert set(gate.values_list("writer", "generation")) == {(here(), -1)}
     task.run_once()
-    assert move_due("default") == 1
-    assert named_server.standing("default").renewals > 3
+    assert move_due(LOG) == 1
+    assert named_server.standing(LOG).renewals > 3
 
 
 def test_who_lets_a_server_take_over_has_time_to_open_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sqlqueue.consumers.background.named_server.TAKE_OVER_AFTER", 0.0)
     name("-another")
-    task = NamedServerTask("default", lambda: None)
+    task = NamedServerTask(LOG, lambda: None)
     assert not task.run_once()
     assert not task.run_once()
-    assert named_server.standing("default").writer == "-another"
+    assert named_server.standing(LOG).writer == "-another"
     monkeypatch.setattr("sqlqueue.consumers.background.named_server.OPEN_AFTER", 0.0)
     assert task.run_once()
-    assert named_server.standing("default").writer == "-" + here()
+    assert named_server.standing(LOG).writer == "-" + here()
 
 
 def test_one_process_opens_the_log_and_another_one_only_if_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     name("-" + here())
     changes: list[str] = []
-    task = NamedServerTask("default", lambda: changes.append(named_server.standing("default").writer))
+    task = NamedServerTask(LOG, lambda: changes.append(named_server.standing(LOG).writer))
     assert not task.run_once()
-    assert named_server.standing("default").closed
+    assert named_server.standing(LOG).closed
     monkeypatch.setattr("sqlqueue.consumers.background.named_server.HELP_AFTER", 0.0)
     assert task.run_once()
     task.run_once()
@@ -365,29 +365,29 @@ def test_one_process_opens_the_log_and_another_one_only_if_it_does_not(monkeypat
 
 
 def test_a_lost_connection_makes_nobody_wait_longer_for_a_server_that_is_gone() -> None:
-    task = NamedServerTask("default", lambda: None)
+    task = NamedServerTask(LOG, lambda: None)
     task.run_once()
     task._since -= TAKE_OVER_AFTER
     task.forget()
     task.run_once()
-    assert named_server.standing("default").server == here()
+    assert named_server.standing(LOG).server == here()
 
 
 def test_a_task_looks_for_the_server_that_was_named_meanwhile() -> None:
     name(here())
     publish("t", 1)
-    look("default")
+    look(LOG)
     PublishGate.objects.exclude(writer="").update(writer="another")
-    server_identity.lead("default")  # it has not been told
+    server_identity.lead(LOG)  # it has not been told
 
     class Copying(BackgroundTask):
         def run_once(self) -> bool:
-            return bool(insert_new("default", [LogRow("t", 0, 0, "", "a", "1", None, "")], overtakes=True))
+            return bool(insert_new(LOG, [LogRow("t", 0, 0, "", "a", "1", None, "")], overtakes=True))
 
-    task = Copying("default", 1.0)
+    task = Copying(LOG, 1.0)
     task._guarded(task.run_once)
     with pytest.raises(NotNamedServer):
-        server_identity.lead("default")
+        server_identity.lead(LOG)
 
 
 def test_consumers_of_a_server_that_gets_a_clusters_data_let_it_take_over(
@@ -416,30 +416,30 @@ def test_the_loop_renews_the_name_if_only_its_connection_leads_to_the_named_serv
     monkeypatch.setattr(NamedServerTask, "run_once", partialmethod(led_to, elsewhere))
     consuming.consumer("t", lambda delivery: None, group="g")
     consuming.start()
-    wait_until(lambda: named_server.standing("default").renewals > 2)
+    wait_until(lambda: named_server.standing(LOG).renewals > 2)
 
 
 def test_the_first_server_is_named_at_once() -> None:
     name("")
-    task = NamedServerTask("default", lambda: None)
-    while named_server.standing("default").writer != here():
+    task = NamedServerTask(LOG, lambda: None)
+    while named_server.standing(LOG).writer != here():
         assert task.run_once()
     assert publish("t", 1).offset is not None
-    assert known_layouts("default").named
+    assert known_layouts(LOG).named
 
 
 def test_a_missing_row_for_the_name_is_told() -> None:
     PublishGate.objects.filter(slot=NAMED).delete()
     with pytest.raises(ConfigurationError, match="run migrate"):
-        NamedServerTask("default", lambda: None).run_once()
-    fill("default")
-    assert named_server.standing("default").writer == "another"
+        NamedServerTask(LOG, lambda: None).run_once()
+    fill(LOG)
+    assert named_server.standing(LOG).writer == "another"
 
 
 def test_of_two_servers_that_take_over_one_does() -> None:
-    seen = named_server.standing("default")
-    assert named_server.take_over("default", seen)
-    assert not named_server.take_over("default", seen)
+    seen = named_server.standing(LOG)
+    assert named_server.take_over(LOG, seen)
+    assert not named_server.take_over(LOG, seen)
 
 
 def test_consumers_take_over_and_deliver_what_took_the_detour(
@@ -459,7 +459,7 @@ def test_more_than_one_statement_takes_are_moved_in_order() -> None:
     numbers = list(range(1_001))
     publish_many("t", [NewMessage(number, key="k") for number in numbers])
     name(here())
-    while move_due("default"):
+    while move_due(LOG):
         pass
     assert log() == numbers
 
@@ -495,7 +495,7 @@ def test_a_caller_gets_the_reply_of_a_message_that_left_the_log_before_it_was_se
     with Call("t", NewMessage(1, key="k"), 60) as waiting_call:
         assert waiting_call.look() is None
         name(here())
-        move_due("default")
+        move_due(LOG)
         message = Message.objects.get()
         Result.objects.create(
             message_id=message.message_id,
@@ -516,7 +516,7 @@ def test_a_caller_gets_the_reply_of_a_message_that_left_the_log_before_it_was_se
 
 def test_a_server_of_a_long_name_is_told_by_its_beginning() -> None:
     long = HERE.replace("@@datadir", "REPEAT('d', 1000)")
-    (found,) = execute("default", f"SELECT {long}").fetchone()
+    (found,) = LOG.execute(f"SELECT {long}").fetchone()
     assert len(found) == SERVER_LENGTH
     name("-" + found)
-    assert named_server.standing("default").server == found
+    assert named_server.standing(LOG).server == found

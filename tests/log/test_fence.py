@@ -13,6 +13,7 @@ from sqlqueue.log import fence
 from sqlqueue.log.fence import Move, advance_all
 from sqlqueue.models import Offset
 from tests.factories import OffsetFactory
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -33,16 +34,16 @@ def stored() -> list[tuple[int, int, int]]:
 
 
 def test_several_partitions_move_by_one_statement() -> None:
-    server = ServerIdentity("default")
+    server = ServerIdentity(LOG)
     leases = partitions(3, server)
     server.make_sure()
     moves = [Move(lease, 20 + number, 15, 30) for number, lease in enumerate(leases)]
     for _ in range(2):  # the reply to the first one was lost
         with CaptureQueriesContext(connection) as queries:
-            assert advance_all("default", moves) == [True] * 3
+            assert advance_all(LOG, moves) == [True] * 3
         assert len(queries) == 1
     assert stored() == [(20, 15, 30), (21, 15, 30), (22, 15, 30)]
-    assert advance_all("default", [Move(lease, 5, 5, 5) for lease in leases]) == [True] * 3
+    assert advance_all(LOG, [Move(lease, 5, 5, 5) for lease in leases]) == [True] * 3
     assert stored() == [(20, 15, 30), (21, 15, 30), (22, 15, 30)], "never back"
 
 
@@ -50,18 +51,18 @@ def test_several_partitions_move_by_one_statement() -> None:
 def test_each_is_told_apart_whatever_goes_with_one_statement(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fence, "AT_ONCE", at_once)
     leases = partitions(5, stale=[1, 4])
-    assert advance_all("default", [Move(lease, 20, 20, 20) for lease in leases]) == [True, False, True, True, False]
+    assert advance_all(LOG, [Move(lease, 20, 20, 20) for lease in leases]) == [True, False, True, True, False]
     assert stored() == [(20 if number in (0, 2, 3) else 10,) * 3 for number in range(5)]
 
 
 @pytest.mark.database("mariadb", "mysql", "postgresql")
 def test_on_another_server_none_of_them_moves() -> None:
-    server = ServerIdentity("default")
+    server = ServerIdentity(LOG)
     leases = partitions(3, server)
     server.make_sure()
     there = server._known()
     elsewhere = there._replace(values=tuple(f"{value}0" for value in there.values))  # as the server would find it
     server._session, connection.sqlqueue_session = elsewhere, (connection.connection, elsewhere)
     with pytest.raises(SessionReplaced):
-        advance_all("default", [Move(lease, 20, 20, 20) for lease in leases])
+        advance_all(LOG, [Move(lease, 20, 20, 20) for lease in leases])
     assert stored() == [(10, 10, 10)] * 3

@@ -16,6 +16,7 @@ from sqlqueue.log.schedule import move_due
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import Message, ScheduledMessage, Topic
 from sqlqueue.signals import message_published
+from tests.logs import LOG
 from tests.transactions import OpenTransaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -154,7 +155,7 @@ class TestWhatItReturns:
     def test_it_stays_the_same_message_when_it_is_due(self) -> None:
         assert publish(TOPIC, "first", key="a", id="x", delay=0).created
         assert not publish(TOPIC, "again", key="a", id="x", delay=0).created
-        assert move_due("default") == 1
+        assert move_due(LOG) == 1
         assert not publish(TOPIC, "again", key="a", id="x", delay=0).created
         assert [message.payload for message in Message.objects.all()] == ["first"]
         assert not ScheduledMessage.objects.exists()
@@ -233,7 +234,7 @@ class TestOpenTransactions:
             assert publish(TOPIC, "scheduled", key="a", id="x", delay=0).created
             other.commit()
         with caplog.at_level("INFO", "sqlqueue"):
-            assert move_due("default") == 1
+            assert move_due(LOG) == 1
         assert [message.payload for message in Message.objects.filter(message_id="x")] == ["published"]
         assert "event=scheduled_messages_repeated messages=1" in caplog.text
 
@@ -250,14 +251,14 @@ class TestTheSchedulerBetweenTwoStatements:
             plain = sql.replace('"', "").replace("`", "")
             if before in plain and not connection.in_atomic_block and not moved:
                 moved.append(0)
-                moved[0] = move_due("default")
+                moved[0] = move_due(LOG)
             return execute(sql, params, many, context)
 
         keys = 2 * FEW_KEYS if before == "SELECT found" else 1
         messages = [NewMessage(n, key=f"{'a' if n < 1 else n % keys}", id=f"{n}", delay=0) for n in range(40)]
         with connection.execute_wrapper(move):
             assert publish_many(TOPIC, messages).created == 39
-        while move_due("default"):
+        while move_due(LOG):
             pass
         assert Message.objects.count() == 40
 
@@ -273,7 +274,7 @@ class TestPlainSql:
     def test_rows_without_an_id_are_messages_of_their_own(self) -> None:
         for _ in range(3):
             self.insert()
-        assert move_due("default") == 3
+        assert move_due(LOG) == 3
         assert len(set(Message.objects.values_list("message_id", flat=True))) == 3
 
     def test_an_id_counts_at_once(self) -> None:

@@ -13,6 +13,7 @@ from sqlqueue.log import loading
 from sqlqueue.log.loading import Asked, gather, load
 from sqlqueue.models import Message
 from tests.factories import DeliveryStateFactory
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -47,7 +48,7 @@ def attempts_of(row: StoredRow | None) -> int | None:
 @pytest.mark.parametrize("read", [gather, load])
 def test_many_partitions_take_one_statement(read: Any, offsets: dict[int, list[int]]) -> None:
     with CaptureQueriesContext(connection) as statements:
-        found = read("default", asked(offsets, "g", 1))
+        found = read(LOG, asked(offsets, "g", 1))
     assert len(statements) == 1
     for (partition, some), (rows, count) in zip(offsets.items(), found):
         assert count == 1
@@ -57,19 +58,19 @@ def test_many_partitions_take_one_statement(read: Any, offsets: dict[int, list[i
 
 def test_messages_without_a_row_are_gathered_and_not_loaded(offsets: dict[int, list[int]]) -> None:
     of_all = asked(offsets, "g")
-    for one, (rows, count) in zip(of_all, gather("default", of_all)):
+    for one, (rows, count) in zip(of_all, gather(LOG, of_all)):
         assert count == len(one.offsets)
         assert [(offset, attempts_of(rows[offset][0])) for offset in one.offsets] == [
             (offset, 1 if offset == one.offsets[0] else None) for offset in one.offsets
         ]
-    for one, (rows, count) in zip(of_all, load("default", of_all)):
+    for one, (rows, count) in zip(of_all, load(LOG, of_all)):
         assert (list(rows), count) == ([one.offsets[0]], len(one.offsets))
 
 
 @pytest.mark.parametrize("read", [gather, load])
 def test_groups_that_ask_for_the_same_messages_get_their_own_rows(read: Any, offsets: dict[int, list[int]]) -> None:
     both = [one for pair in zip(asked(offsets, "g", 1), asked(offsets, "h", 1)) for one in pair]
-    for one, (rows, _) in zip(both, read("default", both)):
+    for one, (rows, _) in zip(both, read(LOG, both)):
         ((row, message),) = rows.values()
         assert (row.retry_count, message.offset) == (1 if one.ref.group == "g" else 7, one.offsets[0])
 
@@ -81,7 +82,7 @@ def test_a_statement_has_a_bound(
 ) -> None:
     monkeypatch.setattr(loading, bound, 2)
     with CaptureQueriesContext(connection) as statements:
-        found = read("default", asked(offsets, "g", 1))
+        found = read(LOG, asked(offsets, "g", 1))
     assert len(statements) == 2
     assert [list(rows) for rows, _ in found] == [some[:1] for some in offsets.values()]
 
@@ -90,7 +91,7 @@ def test_a_statement_has_a_bound(
 def test_a_deleted_message_is_missing_in_its_partition_alone(read: Any, offsets: dict[int, list[int]]) -> None:
     gone = offsets[1][0]
     Message.objects.filter(offset=gone).delete()
-    first, second, third = read("default", asked(offsets, "g", 1))
+    first, second, third = read(LOG, asked(offsets, "g", 1))
     assert first[0]
     assert third[0]
     assert second[0].get(gone, (None, None))[1] is None

@@ -9,6 +9,7 @@ from sqlqueue import get_scheduled, publish
 from sqlqueue.database.weight import LIGHT
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -34,7 +35,7 @@ def seen() -> tuple[Any, str | None, dict[str, Any], float | None]:
 
 def moved() -> Message:
     ScheduledMessage.objects.update(due_at=datetime.now(timezone.utc) - timedelta(minutes=1))
-    assert move_due("default") == 1
+    assert move_due(LOG) == 1
     return Message.objects.get()
 
 

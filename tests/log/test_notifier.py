@@ -22,6 +22,7 @@ from sqlqueue.models import Message, PartitionLease, SubscriberHeartbeat
 from sqlqueue.operations import repartition
 from tests.consuming import QUICK, Consuming
 from tests.factories import PartitionLeaseFactory
+from tests.logs import LOG
 from tests.processes import ManageCommands, wait_until
 
 # So long that a consumer that misses the notification fails the test.
@@ -140,7 +141,7 @@ class TestFromElsewhere:
             doorbells[1].address,
         ]
         for number, address in enumerate(addresses):
-            heartbeat.beat("default", f"s{number}", [("g", "t")], 300, address)
+            heartbeat.beat(LOG, f"s{number}", [("g", "t")], 300, address)
         wake_ups.forget()
         try:
             publish("t", 1)
@@ -156,13 +157,13 @@ class TestFromElsewhere:
     ) -> None:
         settings.SQLQUEUE = {**QUICK, "WAKE": True}
         former, present = notifier.Listener("127.0.0.1", lambda: None), threading.Semaphore(0)
-        heartbeat.beat("default", "former", [("g", "t")], 300, former.address)
+        heartbeat.beat(LOG, "former", [("g", "t")], 300, former.address)
         clock = Clock(monkeypatch)
         publish("t", 1)
         former.close()
         clock.now += wake_ups.CHANGING_LAST
         successor = notifier.Listener("127.0.0.1", present.release)
-        heartbeat.beat("default", "present", [("g", "t")], 300, successor.address)
+        heartbeat.beat(LOG, "present", [("g", "t")], 300, successor.address)
         try:
             publish("t", 2)  # refused by the former one
             if not present.acquire(timeout=1):  # a refusal may be known a moment later
@@ -180,7 +181,7 @@ class TestFromElsewhere:
         publish("t", 1)
         present = threading.Semaphore(0)
         first = notifier.Listener("127.0.0.1", present.release)
-        heartbeat.beat("default", "first", [("g", "t")], 300, first.address)
+        heartbeat.beat(LOG, "first", [("g", "t")], 300, first.address)
         clock.now += wake_ups.CHANGING_LAST
         try:
             publish("t", 2)
@@ -194,7 +195,7 @@ class TestFromElsewhere:
         settings.SQLQUEUE = {**QUICK, "WAKE": True}
         publish("t", 0)
         only = notifier.Listener("127.0.0.1", lambda: None)
-        heartbeat.beat("default", "only", [("g", "t")], 300, only.address)
+        heartbeat.beat(LOG, "only", [("g", "t")], 300, only.address)
         clock = Clock(monkeypatch)
         counts: list[int] = []
         try:
@@ -251,7 +252,7 @@ class Crowd:
         self.heard = [0] * count
         self.listeners = [notifier.Listener("127.0.0.1", partial(self._hear, number)) for number in range(count)]
         for number, listener in enumerate(self.listeners):
-            heartbeat.beat("default", f"s{number}", [("g", "t")], 300, listener.address)
+            heartbeat.beat(LOG, f"s{number}", [("g", "t")], 300, listener.address)
             self.give(number, f"s{number}")
 
     def _hear(self, number: int) -> None:
@@ -282,7 +283,7 @@ class Crowd:
 @pytest.fixture
 def crowd(transactional_db: None, settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Crowd, Clock]]:
     settings.SQLQUEUE = {**QUICK, "WAKE": True, "TOPICS": {"t": {"partitions": wake_ups.FEW + 1}}}
-    register("default", "g", "t")
+    register(LOG, "g", "t")
     crowd, clock = Crowd(wake_ups.FEW + 1), Clock(monkeypatch)
     publish("t", 0)  # it reads the addresses
     assert crowd.rung() == list(range(wake_ups.FEW + 1))
@@ -320,8 +321,8 @@ class TestAmongMany:
 
     def test_a_message_is_looked_for_where_the_layout_has_placed_it(self, crowd: tuple[Crowd, Clock]) -> None:
         everyone, clock = crowd
-        repartition.begin("default", "t", 2)
-        for _ in repartition.Repartition("default").run():
+        repartition.begin(LOG, "t", 2)
+        for _ in repartition.Repartition(LOG).run():
             pass
         publish("t", 1, key=key_of(3))
         [partition] = Message.objects.order_by("-offset").values_list("partition", flat=True)[:1]

@@ -7,7 +7,6 @@ import pytest
 from django.db import transaction
 
 from sqlqueue import publish_many
-from sqlqueue.consumers import atomic_executor
 from sqlqueue.consumers.executor import HandlerExecutor
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.core.outcomes import ACKED, DEAD, RETRIED, UNSTARTED, Outcome
@@ -15,6 +14,7 @@ from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.ref import ConsumerOptions
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database.horizon import highest_offset
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import LeaseLost
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import groups
@@ -24,16 +24,17 @@ from sqlqueue.log.fetch import fetch
 from sqlqueue.log.loading import Asked, load
 from sqlqueue.log.settle import settle
 from sqlqueue.models import DeliveryState, Message, Offset, Receipt
+from tests.logs import LOG
 
 
 class Owned:
     """A partition's stream, owned and read."""
 
     def __init__(self, **manners: object):
-        groups.register("default", "g", "t")
+        groups.register(LOG, "g", "t")
         publish_many("t", range(4))
-        horizon = highest_offset("default")
-        (taken,) = acquire("default", "me", "g", "t", [0], priorities=1, lease_duration=3600, horizon=horizon)
+        horizon = highest_offset(LOG)
+        (taken,) = acquire(LOG, "me", "g", "t", [0], priorities=1, lease_duration=3600, horizon=horizon)
         self.stream = AssignedPartition(
             taken.ref,
             ConsumerOptions(atomic=True, **manners),
@@ -44,20 +45,20 @@ class Owned:
             claimed=taken.claimed,
         )
         read = self.stream.next_read(horizon)
-        (found,) = fetch("default", [(taken.ref, read)])
+        (found,) = fetch(LOG, [(taken.ref, read)])
         self.stream.take_in(read, found, horizon)
 
     def turn(self, choose: bool = True, flush: float = 1_000.0) -> list[Execution]:
         runs = self.stream.choose(10) if choose else []
         plan = self.stream.plan(1.0, flush, runs)
         if plan is not None:
-            (result,) = settle("default", [plan], "me", {"t": "all"}, 1.0)
+            (result,) = settle(LOG, [plan], "me", {"t": "all"}, 1.0)
             assert not result.stale
         return runs
 
     def commit(self, run: Execution, hands: list[Attempt] | None = None) -> None:
         with transaction.atomic():
-            settle_execution("default", run, list(hands or run.attempts))
+            settle_execution(LOG, run, list(hands or run.attempts))
 
 
 @pytest.fixture(autouse=True)
@@ -81,12 +82,12 @@ def test_what_has_committed_is_neither_delivered_again_nor_dead(batch: bool, out
     assert not Message.objects.filter(topic="t_dlq").exists()
     assert set(Receipt.objects.values_list("outcome", flat=True)) == {ACKED}
     offsets = owned.stream.due_rows(2.0, 10)
-    ((found, _),) = load("default", [Asked(owned.stream.ref, offsets)]) if offsets else (({}, 0),)
+    ((found, _),) = load(LOG, [Asked(owned.stream.ref, offsets)]) if offsets else (({}, 0),)
     for offset in offsets:
         owned.stream.load(offset, *found.get(offset, (None, None)), 2.0)
     assert owned.turn() == []
     assert owned.stream.settled_up
-    assert Offset.objects.get().offset_acked == highest_offset("default")
+    assert Offset.objects.get().offset_acked == highest_offset(LOG)
 
 
 def test_a_row_that_comes_after_a_batch_has_committed_is_not_written() -> None:
@@ -134,15 +135,15 @@ def test_a_transaction_that_opens_after_the_lease_has_ended_begins_no_handler(
     reported: list[Outcome] = []
 
     @contextmanager
-    def slow(**options: object) -> Iterator[None]:
-        with atomic(**options):
+    def slow(log: Log, **options: object) -> Iterator[None]:
+        with atomic(log, **options):
             owned.stream.lease.deadline = 0.0
             yield
 
-    atomic = transaction.atomic
-    monkeypatch.setattr(atomic_executor.transaction, "atomic", slow)
+    atomic = Log.atomic
+    monkeypatch.setattr(Log, "atomic", slow)
     options = build("t", {"group": "g", "atomic": True, "batch": batch, "ordering": "none"})
-    handler = HandlerExecutor("default", Consumer(topic="t", handler=begun.append, **options))
+    handler = HandlerExecutor(LOG, Consumer(topic="t", handler=begun.append, **options))
     for run in owned.turn():
         owned.stream.lease.deadline = float("inf")
         handler.run(run, lambda hand, outcome: reported.append(outcome))

@@ -16,6 +16,7 @@ from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.validation import TopicInfo
 from sqlqueue.log.offers import OfferMaker
 from sqlqueue.models import Message
+from tests.logs import LOG
 
 PLAIN = TopicInfo("t", 7, 2)
 KEYS = st.sampled_from(["", "a", "k" * KEY_LENGTH, "k" * (KEY_LENGTH + 1), "ö", "\0", "a\0", "\ud800", 7, None, b"a"])
@@ -65,7 +66,7 @@ def without_id(row: LogRow) -> LogRow:
 @given(PAYLOADS, KEYS, st.fixed_dictionaries({}, optional=OPTIONS))
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_plain_row_is_that_of_the_whole_check(payload: Any, key: Any, options: dict[str, Any]) -> None:
-    maker, message = OfferMaker("default", PLAIN), NewMessage(payload, key=key, **options)
+    maker, message = OfferMaker(LOG, PLAIN), NewMessage(payload, key=key, **options)
     row = said_of(maker.plain_row, message)
     if row is None:
         return
@@ -78,7 +79,7 @@ def test_a_plain_row_is_that_of_the_whole_check(payload: Any, key: Any, options:
 
 
 def test_what_most_messages_are_is_plain() -> None:
-    maker = OfferMaker("default", PLAIN)
+    maker = OfferMaker(LOG, PLAIN)
     for message in (NewMessage({"a": [1, None, "ö"]}, key="a"), NewMessage(1), NewMessage("x" * 300, key="k" * 255)):
         assert isinstance(maker.plain_row(message, None), LogRow)
 
@@ -107,20 +108,20 @@ def test_what_most_messages_are_is_plain() -> None:
 )
 def test_what_has_more_is_not(option: dict[str, Any]) -> None:
     message = NewMessage(**{"payload": 1, **option})
-    assert OfferMaker("default", PLAIN).plain_row(message, message.headers) is None
+    assert OfferMaker(LOG, PLAIN).plain_row(message, message.headers) is None
 
 
 def test_a_member_of_a_batch_is_not() -> None:
     message = NewMessage(1)
     message.batch = "b"
-    assert OfferMaker("default", PLAIN).plain_row(message, None) is None
+    assert OfferMaker(LOG, PLAIN).plain_row(message, None) is None
 
 
 @pytest.mark.parametrize("option", [{"payload_version": 2}, {"payload_type": int}, {"unique_for": "key"}], ids=str)
 @pytest.mark.django_db
 def test_nor_are_those_of_a_topic_with_an_option_for_its_messages(option: dict[str, Any]) -> None:
     with override_settings(SQLQUEUE={"TOPICS": {"t": option}}):
-        assert OfferMaker("default", PLAIN).plain_row(NewMessage(1, key="a"), None) is None
+        assert OfferMaker(LOG, PLAIN).plain_row(NewMessage(1, key="a"), None) is None
 
 
 @pytest.mark.django_db(transaction=True)

@@ -15,6 +15,7 @@ from sqlqueue.log.fetch import fetch
 from sqlqueue.log.loading import Asked, gather
 from sqlqueue.log.sift import sift
 from sqlqueue.models import Message
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -41,7 +42,7 @@ def log(settings: Any) -> None:
 
 
 def everything() -> list[tuple[Any, ...]]:
-    (found,) = fetch("default", [(REF, Read(0, len(CONTENTS)))])
+    (found,) = fetch(LOG, [(REF, Read(0, len(CONTENTS)))])
     return [message[:10] for message in found.messages]
 
 
@@ -59,7 +60,7 @@ def walked(read: Any) -> list[Found]:
 
 
 def test_a_read_brings_what_fits_and_says_that_there_is_more() -> None:
-    steps = walked(lambda start: fetch("default", [(REF, Read(start, len(CONTENTS), size=SIZE))])[0])
+    steps = walked(lambda start: fetch(LOG, [(REF, Read(start, len(CONTENTS), size=SIZE))])[0])
     assert [message[:10] for step in steps for message in step.messages] == everything()
     sizes = [[message.size for message in step.messages] for step in steps]
     assert all(sum(each) <= SIZE or len(each) == 1 for each in sizes), sizes
@@ -68,7 +69,7 @@ def test_a_read_brings_what_fits_and_says_that_there_is_more() -> None:
 
 def test_more_heavy_messages_than_are_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portions_module, "SIZED_AT_ONCE", 1)
-    steps = walked(lambda start: fetch("default", [(REF, Read(start, len(CONTENTS), size=SIZE))])[0])
+    steps = walked(lambda start: fetch(LOG, [(REF, Read(start, len(CONTENTS), size=SIZE))])[0])
     assert [message[:10] for step in steps for message in step.messages] == everything()
     heavy = [sum(message.size > SIZE // len(CONTENTS) for message in step.messages) for step in steps]
     assert max(heavy) == 1
@@ -80,14 +81,14 @@ def of_log(seen: CaptureQueriesContext) -> int:
 
 def test_light_messages_take_one_statement() -> None:
     with CaptureQueriesContext(connection) as seen:
-        fetch("default", [(REF, Read(0, 20, size=SIZE))])
+        fetch(LOG, [(REF, Read(0, 20, size=SIZE))])
     assert of_log(seen) == 1
 
 
 def test_one_message_at_a_time_takes_one_statement_however_heavy_it_is() -> None:
     offset = Message.objects.order_by("offset").values_list("offset", flat=True)[23]
     with CaptureQueriesContext(connection) as seen:
-        (found,) = fetch("default", [(REF, Read(offset, 1, size=1))])
+        (found,) = fetch(LOG, [(REF, Read(offset, 1, size=1))])
     assert [message.size for message in found.messages] == [250_002]
     assert of_log(seen) == 1
 
@@ -96,7 +97,7 @@ def test_the_partitions_of_one_read_keep_within_their_own_bytes(settings: Any) -
     settings.SQLQUEUE = {"PARTITIONS": 2}
     publish_many("two", [NewMessage("z" * 50_000, key=key) for key in "abcdefgh"])
     refs = [PartitionRef("g", "two", number) for number in range(2)]
-    found = fetch("default", [(ref, Read(0, 8, size=SIZE)) for ref in refs])
+    found = fetch(LOG, [(ref, Read(0, 8, size=SIZE)) for ref in refs])
     counts = [Message.objects.filter(topic="two", partition=number).count() for number in range(2)]
     assert [len(one.messages) for one in found] == [min(1, count) for count in counts]
     assert [one.cut for one in found] == [count > 1 for count in counts]
@@ -111,7 +112,7 @@ def test_what_is_deleted_before_it_is_read_by_itself_was_found(monkeypatch: pyte
         return load_whole(*values)
 
     monkeypatch.setattr(portions_module, "load_whole", delete_first)
-    (found,) = fetch("default", [(REF, Read(0, 22, size=SIZE))])
+    (found,) = fetch(LOG, [(REF, Read(0, 22, size=SIZE))])
     assert (len(found.messages), found.gone, found.total, found.last) == (20, heavy, 22, heavy[-1])
     assert not found.cut
 
@@ -121,8 +122,8 @@ def test_what_is_deleted_before_it_is_read_by_itself_was_found(monkeypatch: pyte
 )
 def test_a_filter_finds_the_same_within_the_bytes(where: dict[str, object]) -> None:
     filters = Filter(where)
-    (expected,) = sift("default", [(REF, Read(0, len(CONTENTS), sift=filters))])
-    steps = walked(lambda start: sift("default", [(REF, Read(start, len(CONTENTS), size=SIZE, sift=filters))])[0])
+    (expected,) = sift(LOG, [(REF, Read(0, len(CONTENTS), sift=filters))])
+    steps = walked(lambda start: sift(LOG, [(REF, Read(start, len(CONTENTS), size=SIZE, sift=filters))])[0])
     assert [m[:10] for step in steps for m in step.messages] == [m[:10] for m in expected.messages]
     assert [row[0] for step in steps for row in step.left_out] == [row[0] for row in expected.left_out]
     sizes = [[message.size for message in step.messages] for step in steps]
@@ -133,7 +134,7 @@ def test_messages_that_are_loaded_by_their_offsets_keep_within_the_bytes() -> No
     left = list(Message.objects.order_by("offset").values_list("offset", flat=True))
     loaded: list[tuple[Any, ...]] = []
     while left:
-        ((found, count),) = gather("default", [Asked(REF, left, SIZE)])
+        ((found, count),) = gather(LOG, [Asked(REF, left, SIZE)])
         messages = [message for _, message in found.values()]
         assert sum(message.size for message in messages) <= SIZE or len(messages) == 1
         loaded += [message[:10] for message in messages]

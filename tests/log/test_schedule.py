@@ -10,12 +10,13 @@ from django.db.models import F
 
 from sqlqueue import publish
 from sqlqueue.conf import settings
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.log import schedule
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.signals import message_refused
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.refusing import refusing
 from tests.servers.session import wait_for_locks
@@ -34,7 +35,7 @@ def insert(**columns: object) -> None:
 
 def move_all() -> int:
     count = 0
-    while moved := move_due("default"):
+    while moved := move_due(LOG):
         count += moved
     return count
 
@@ -44,8 +45,8 @@ def log(topic: str = "t") -> list[object]:
 
 
 def seconds_until_due() -> float:
-    remaining = dialect(settings.DATABASE).remaining("due_at")
-    return float(execute(settings.DATABASE, f"SELECT {remaining} FROM sqlqueue_scheduled_message").fetchone()[0])
+    remaining = Log.of(settings.DATABASE).dialect.remaining("due_at")
+    return float(Log.of(settings.DATABASE).execute(f"SELECT {remaining} FROM sqlqueue_scheduled_message").fetchone()[0])
 
 
 class TestWhenItIsDue:
@@ -330,4 +331,4 @@ class TestOneThatCannotBeMoved:
 @pytest.mark.database("mariadb", "mysql")
 def test_a_connection_that_a_failed_rollback_has_closed_is_lost() -> None:
     connection.close()
-    assert schedule._lost("default", OperationalError(2013, "Lost connection to server during query"))
+    assert schedule._lost(LOG, OperationalError(2013, "Lost connection to server during query"))

@@ -8,12 +8,12 @@ from django.db import connection, transaction
 
 from sqlqueue import ConfigurationError, InvalidMessage, cancel, cancel_all, get_scheduled, publish, publish_many
 from sqlqueue.core.new_message import NewMessage
-from sqlqueue.database.statements import execute
 from sqlqueue.log import scheduled
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.testing import drain
 from tests.consuming import Consuming
+from tests.logs import LOG
 from tests.transactions import OpenTransaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -30,9 +30,7 @@ def state(count: int) -> tuple[int, int]:
 def test_what_plain_sql_has_scheduled_and_python_cannot_read_is_named_and_can_be_corrected() -> None:
     for id in ("replaced", "cancelled"):
         values = ["t", "1" * 5_000, id]
-        execute(
-            "default", "INSERT INTO sqlqueue_scheduled_message (topic, payload, message_id) VALUES (%s, %s, %s)", values
-        )
+        LOG.execute("INSERT INTO sqlqueue_scheduled_message (topic, payload, message_id) VALUES (%s, %s, %s)", values)
         with pytest.raises(
             InvalidMessage, match=f"'{id}' of topic 't' is scheduled, and Python cannot read it: Exceeds"
         ):
@@ -57,12 +55,12 @@ class TestCancel:
         assert cancel("t", id="x")
         assert publish("t", 2, id="x").status == "created"
         assert not cancel("t", id="x")
-        move_due("default")
+        move_due(LOG)
         assert [message.payload for message in Message.objects.all()] == [2]
 
     def test_too_late(self) -> None:
         publish("t", 1, id="x", delay=0)
-        move_due("default")
+        move_due(LOG)
         assert cancel("t", id="x") is False
         assert state(1) == (1, 0)
 
@@ -94,7 +92,7 @@ class TestCancel:
     def test_that_waits_for_a_move_comes_too_late(self) -> None:
         publish("t", 1, id="x", delay=0)
         with OpenTransaction() as scheduler, OpenTransaction() as mine:
-            assert scheduler.do(lambda: move_due("default")) == 1
+            assert scheduler.do(lambda: move_due(LOG)) == 1
             tried = mine.start(lambda: cancel("t", id="x"))
             with pytest.raises(TimeoutError):
                 tried.result(0.2)
@@ -106,12 +104,12 @@ class TestCancel:
     def test_that_waits_for_a_move_that_is_rolled_back_comes_in_time(self) -> None:
         publish("t", 1, id="x", delay=0)
         with OpenTransaction() as scheduler, OpenTransaction() as mine:
-            scheduler.do(lambda: move_due("default"))
+            scheduler.do(lambda: move_due(LOG))
             tried = mine.start(lambda: cancel("t", id="x"))
             scheduler.rollback()
             assert tried.result(60) is True
             mine.commit()
-        move_due("default")
+        move_due(LOG)
         assert state(0) == (0, 0)
 
     @pytest.mark.database("mariadb", "mysql", "postgresql")
@@ -121,9 +119,9 @@ class TestCancel:
         publish("t", 2, id="y", key="b", delay=0)
         with OpenTransaction() as other:
             assert other.do(lambda: cancel("t", id="x", key="a")) is True
-            assert move_due("default") == 1
+            assert move_due(LOG) == 1
             getattr(other, ends)()
-        move_due("default")
+        move_due(LOG)
         assert state(1 if ends == "commit" else 2)[0] == (1 if ends == "commit" else 2)
 
     @pytest.mark.database("mariadb", "mysql", "postgresql")
@@ -172,7 +170,7 @@ class TestCancelAll:
         publish("t", 1, key="a", delay=0)
         publish("t", 2, key="a", delay=LATER)
         with OpenTransaction() as scheduler, OpenTransaction() as mine:
-            assert scheduler.do(lambda: move_due("default")) == 1
+            assert scheduler.do(lambda: move_due(LOG)) == 1
             tried = mine.start(lambda: cancel_all("t", key="a"))
             scheduler.commit()
             assert tried.result(60) == 1
@@ -207,7 +205,7 @@ class TestGet:
     def test_is_none_once_it_is_in_the_log(self) -> None:
         publish("t", 1, id="x", delay=0)
         assert get_scheduled("t", id="x") is not None
-        move_due("default")
+        move_due(LOG)
         assert get_scheduled("t", id="x") is None
 
     def test_says_why_it_was_refused(self) -> None:
@@ -279,7 +277,7 @@ class TestTimesOfADelivery:
     def test_of_a_payload_that_the_server_copies(self) -> None:
         at = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
         publish("t", "x" * 100_000, headers={"h": 1}, at=at)
-        move_due("default")
+        move_due(LOG)
         message = Message.objects.get()
         assert (message.due_at, message.headers, len(message.payload)) == (at, {"h": 1}, 100_000)
         assert message.published_at is not None
@@ -341,4 +339,4 @@ def test_what_was_cancelled_and_scheduled_anew_is_cancelled(monkeypatch: pytest.
 def test_what_is_not_due_costs_no_statement(scheduled_messages: int, django_assert_num_queries: Any) -> None:
     publish_many("t", [NewMessage(n, delay=LATER) for n in range(scheduled_messages)])
     with django_assert_num_queries(1):
-        assert move_due("default") == 0
+        assert move_due(LOG) == 0

@@ -12,12 +12,12 @@ from sqlqueue.core.filters import Filter
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Read
 from sqlqueue.core.settle_plan import FetchedMessage
-from sqlqueue.database.statements import execute
 from sqlqueue.log import sift as sift_module
 from sqlqueue.log.fetch import fetch
 from sqlqueue.log.sift import sift
 from sqlqueue.models import Message
 from tests.json_texts import condition, json_text
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -40,10 +40,10 @@ def test_it_finds_what_matches_whole() -> None:
     draw = random.Random(22).choice
     publish_many("t", [NewMessage({}, key=f"k{n % 3}", id=f"n{n}", headers={"n": n % 7}) for n in range(MESSAGES)])
     for offset in Message.objects.values_list("offset", flat=True):
-        execute("default", 'UPDATE sqlqueue_message SET payload = %s WHERE "offset" = %s', (json_text(draw), offset))
+        LOG.execute('UPDATE sqlqueue_message SET payload = %s WHERE "offset" = %s', (json_text(draw), offset))
     publish("t", b"bytes", key="k1", headers={"n": 1})
     publish("t", None, key="k1")
-    (everything,) = fetch("default", [(REF, Read(0, 2 * MESSAGES))])
+    (everything,) = fetch(LOG, [(REF, Read(0, 2 * MESSAGES))])
     whole = {message.offset: message for message in everything.messages}
     conditions = [condition(draw) for _ in range(FILTERS)]
     conditions += [{**condition(draw), "key": "k1", "headers.n__lt": 4} for _ in range(FILTERS // 5)]
@@ -51,7 +51,7 @@ def test_it_finds_what_matches_whole() -> None:
     matched = 0
     for each in conditions:
         where = Filter(each)
-        (found,) = sift("default", [(REF, Read(0, 2 * MESSAGES, sift=where))])
+        (found,) = sift(LOG, [(REF, Read(0, 2 * MESSAGES, sift=where))])
         expected = [message for message in whole.values() if where.matches(as_values(message))]
         assert [one[:10] for one in found.messages] == [one[:10] for one in expected], each
         assert [row[0] for row in found.left_out] == sorted(whole.keys() - {one.offset for one in expected}), each
@@ -69,7 +69,7 @@ def test_what_was_deleted_between_the_two_statements_was_found(monkeypatch: pyte
         return read_whole(*values)
 
     monkeypatch.setattr(sift_module, "load_portions", delete_first)
-    (found,) = sift("default", [(REF, Read(0, 4, sift=Filter({"headers.wanted": True})))])
+    (found,) = sift(LOG, [(REF, Read(0, 4, sift=Filter({"headers.wanted": True})))])
     assert [message.offset for message in found.messages] == [first]
     assert ([row[0] for row in found.left_out], found.gone) == ([second], [third, fourth])
     assert (found.total, found.last) == (4, fourth), "the next read goes on behind it"

@@ -14,6 +14,7 @@ from sqlqueue.log.topics import topic_info
 from sqlqueue.models import ConsumerGroup, Message, ScheduledMessage, Topic
 from sqlqueue.topic_checks import check_topics
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.management.running import run
 from tests.processes import wait_until
 
@@ -86,7 +87,7 @@ class TestEntering:
     def test_what_plain_sql_schedules_is_refused_when_it_is_due(self, declared: Any) -> None:
         for topic in ("ordres", "orders"):
             ScheduledMessage.objects.create(topic=topic, payload=1)
-        while move_due("default"):
+        while move_due(LOG):
             pass
         refused = ScheduledMessage.objects.get()
         assert (refused.topic, refused.refused) == ("ordres", True)
@@ -110,7 +111,7 @@ class TestDeadLetters:
 
     def test_plain_sql_is_refused_too(self) -> None:
         ScheduledMessage.objects.create(topic="orders_dlq", payload=1)
-        move_due("default")
+        move_due(LOG)
         assert "is for the dead letters" in ScheduledMessage.objects.get().refusal
         assert not Topic.objects.exists()
 
@@ -169,9 +170,9 @@ class TestConsumers:
 
 
 def test_the_tables_declare_what_was_there_before_the_topics_were_named(settings: Any) -> None:
-    topic_info("default", "former")
+    topic_info(LOG, "former")
     settings.SQLQUEUE = {"TOPICS": {"orders": {}}}
     with connection.cursor() as cursor:
         cursor.execute("INSERT INTO sqlqueue_scheduled_message (topic, payload) VALUES ('former', '1')")
-    assert move_due("default") == 1
+    assert move_due(LOG) == 1
     assert Message.objects.get().topic == "former"

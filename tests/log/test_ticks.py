@@ -13,12 +13,13 @@ from sqlqueue.core.periodic import ScheduleDefinition, checked_definition, tick_
 from sqlqueue.core.recurrence import Recurrence
 from sqlqueue.database import clock
 from sqlqueue.database.gate import PERIODIC, take_duty
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.log import ticks
 from sqlqueue.log.declarations import declare
 from sqlqueue.log.ticks import publish_due, seconds_to_next
 from sqlqueue.models import Message, PeriodicSchedule, Topic
 from sqlqueue.signals import tick_refused, ticks_published
+from tests.logs import LOG
 from tests.transactions import OpenTransaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -34,24 +35,23 @@ def schedule(name: str = "job", every: float = 60, missed: str = "last", **optio
 
 def declared(*definitions: ScheduleDefinition) -> dict[str, str]:
     """Declare schedules as a process does at its start; return what publish_due wants."""
-    assert declare("default", {one.name: one for one in definitions})
+    assert declare(LOG, {one.name: one for one in definitions})
     return {one.name: one.digest for one in definitions}
 
 
 def pass_by(seconds: float, *names: str, columns: tuple[str, ...] = TIMES) -> None:
     """Let time pass for the schedules: their rows are as old as if they had been written so long ago."""
-    moved = ", ".join(f"{column} = {dialect('default').moved(column)}" for column in columns)
+    moved = ", ".join(f"{column} = {Log.of('default').dialect.moved(column)}" for column in columns)
     for name in names or PeriodicSchedule.objects.values_list("name", flat=True):
         values = [round(-seconds * 1_000_000)] * len(columns)
-        execute("default", f"UPDATE sqlqueue_periodic_schedule SET {moved} WHERE name = %s", [*values, name])
+        LOG.execute(f"UPDATE sqlqueue_periodic_schedule SET {moved} WHERE name = %s", [*values, name])
 
 
 def set_back(name: str, due: datetime, attended: bool = True) -> None:
     """Let a schedule's ticks be published to just before a time; attended: by processes that have run since."""
     before = due - timedelta(microseconds=1)
-    time, until = dialect("default").time, clock.now("default") + timedelta(seconds=30 if attended else -3600)
-    execute(
-        "default",
+    time, until = LOG.dialect.time, clock.now(LOG) + timedelta(seconds=30 if attended else -3600)
+    LOG.execute(
         "UPDATE sqlqueue_periodic_schedule SET ticked_to = %s, next_tick = %s, attended_until = %s WHERE name = %s",
         [time(before), time(due), time(until if attended else before), name],
     )
@@ -59,7 +59,7 @@ def set_back(name: str, due: datetime, attended: bool = True) -> None:
 
 def last_due(every: float) -> datetime:
     """Return when such a schedule was due last."""
-    found = Recurrence(every=every).last(clock.now("default") - timedelta(days=30), clock.now("default"))
+    found = Recurrence(every=every).last(clock.now(LOG) - timedelta(days=30), clock.now(LOG))
     assert found is not None
     return found
 
@@ -67,7 +67,7 @@ def last_due(every: float) -> datetime:
 def publish_all(digests: dict[str, str]) -> int:
     count = 0
     while True:
-        published = publish_due("default", digests)
+        published = publish_due(LOG, digests)
         count += published.published
         if not published.more:
             return count
@@ -78,7 +78,7 @@ def ids(topic: str = "periodic") -> list[str]:
 
 
 def row(name: str = "job") -> Any:
-    (found,) = [one for one in ticks.read_rows("default") if one.name == name]
+    (found,) = [one for one in ticks.read_rows(LOG) if one.name == name]
     return found
 
 
@@ -116,7 +116,7 @@ class TestATick:
         publish_all(digests)
         stored = PeriodicSchedule.objects.get(name="job")
         assert (stored.last_tick, stored.next_tick) == (due, due + timedelta(seconds=60))
-        assert abs(stored.last_published_at - clock.now("default")) < timedelta(seconds=30)
+        assert abs(stored.last_published_at - clock.now(LOG)) < timedelta(seconds=30)
 
     def test_it_is_not_published_again_after_retention_has_collected_it(self) -> None:
         digests, due = declared(schedule()), last_due(60)
@@ -145,10 +145,10 @@ class TestATick:
         assert message.payload == {"full": True}
 
     def test_an_idle_look_is_one_statement(self, django_assert_num_queries: Any) -> None:
-        assert seconds_to_next("default") is None
+        assert seconds_to_next(LOG) is None
         declared(schedule(), schedule("other", 3600))
         with django_assert_num_queries(1):
-            seconds = seconds_to_next("default")
+            seconds = seconds_to_next(LOG)
         assert seconds is not None
         assert 0 < seconds <= 60
 
@@ -186,9 +186,8 @@ class TestMissed:
         """A deployment: the process that has ended attends to its ticks for the duration of a lease."""
         digests, due = declared(schedule(missed="skip")), last_due(60)
         set_back("job", due)
-        execute(  # the lease of the process before has run out just now, after the tick
-            "default",
-            f"UPDATE sqlqueue_periodic_schedule SET attended_until = {dialect('default').moved('next_tick')}",
+        LOG.execute(  # the lease of the process before has run out just now, after the tick
+            f"UPDATE sqlqueue_periodic_schedule SET attended_until = {Log.of('default').dialect.moved('next_tick')}",
             [1000],
         )
         assert publish_all(digests) == 1
@@ -197,7 +196,7 @@ class TestMissed:
         monkeypatch.setattr(ticks, "TICKS_AT_ONCE", 7)
         digests, due = declared(schedule(missed="all")), last_due(60)
         set_back("job", due - timedelta(hours=1), attended=False)
-        first = publish_due("default", digests)
+        first = publish_due(LOG, digests)
         assert (first.published, first.more, len(ids())) == (7, True, 7)
         assert publish_all(digests) == 61 - 7
         assert len(set(ids())) == 61
@@ -210,8 +209,8 @@ class TestMissed:
         digests, due = declared(schedule(missed="last")), last_due(60)
         begin = due - timedelta(hours=1)
         set_back("job", begin, attended=False)
-        time = dialect("default").time(begin + timedelta(minutes=4, seconds=1))
-        execute("default", "UPDATE sqlqueue_periodic_schedule SET attended_until = %s", [time])
+        time = LOG.dialect.time(begin + timedelta(minutes=4, seconds=1))
+        LOG.execute("UPDATE sqlqueue_periodic_schedule SET attended_until = %s", [time])
         assert publish_all(digests) == 6
         assert ids() == [*(tick_id("job", begin + timedelta(minutes=late)) for late in range(5)), tick_id("job", due)]
 
@@ -233,7 +232,7 @@ class TestRefused:
         assert publish_all(digests) == 1
         assert ids() == [tick_id("good", due)]
         assert "Did you mean 'sync'?" in str(PeriodicSchedule.objects.get(name="bad").refusal)
-        ticks.retry_refused("default", digests)
+        ticks.retry_refused(LOG, digests)
         assert [one["schedule"] for one in announced if "reason" in one] == ["bad"]  # told once
 
     def test_it_ticks_again_once_the_reason_is_gone(self, settings: Any) -> None:
@@ -242,7 +241,7 @@ class TestRefused:
         set_back("job", due - timedelta(hours=1))
         assert publish_all(digests) == 0
         settings.SQLQUEUE = {"STRICT_TOPICS": True, "TOPICS": {"sync": {}, "orders": {}}}
-        assert ticks.retry_refused("default", digests) == 1  # since it was refused the ticks are missed ones
+        assert ticks.retry_refused(LOG, digests) == 1  # since it was refused the ticks are missed ones
         assert ids("orders") == [tick_id("job", due)]
         assert row().refusal is None
 
@@ -251,7 +250,7 @@ class TestRefused:
         digests = declared(schedule(topic="orders", group=""))
         set_back("job", last_due(60))
         publish_all(digests)
-        assert seconds_to_next("default") is None
+        assert seconds_to_next(LOG) is None
 
     def test_a_definition_that_this_process_cannot_read_is_refused(self) -> None:
         digests = declared(schedule(), schedule("other"))
@@ -291,9 +290,9 @@ class TestExactlyOnce:
         def publisher() -> None:
             try:
                 barrier.wait()
-                while seconds_to_next("default") is None or (seconds_to_next("default") or 0) <= 0:
+                while seconds_to_next(LOG) is None or (seconds_to_next(LOG) or 0) <= 0:
                     try:
-                        publish_due("default", digests)
+                        publish_due(LOG, digests)
                     except DatabaseError:
                         continue  # contention: the next iteration
             except BaseException as error:
@@ -323,7 +322,7 @@ class TestExactlyOnce:
             return execute(sql, *arguments)
 
         with connected.execute_wrapper(die), pytest.raises(SystemExit):
-            publish_due("default", digests)
+            publish_due(LOG, digests)
         assert tick_id("job", due) not in ids()
         assert publish_all(digests) == 1
         assert tick_id("job", due) in ids()
@@ -334,8 +333,8 @@ class TestExactlyOnce:
         digests = declared(schedule())
         set_back("job", last_due(60))
         with OpenTransaction() as another:
-            assert another.do(lambda: take_duty("default", PERIODIC))
-            assert publish_due("default", digests).published == 0
+            assert another.do(lambda: take_duty(LOG, PERIODIC))
+            assert publish_due(LOG, digests).published == 0
         assert publish_all(digests) == 1
 
     @pytest.mark.database("mariadb", "mysql", "postgresql")
@@ -351,7 +350,7 @@ class TestExactlyOnce:
             cursor.execute(brief)
         with OpenTransaction() as another:
             another.do(lambda: publish("periodic", None, id=tick_id("held", due)))
-            assert publish_due("default", digests).published == 1
+            assert publish_due(LOG, digests).published == 1
             another.rollback()
         assert publish_all(digests) >= 1  # more, if a minute has just begun
         connection.close()  # and its timeout with it

@@ -14,6 +14,7 @@ from sqlqueue.log.topic_options import apply_settings, override
 from sqlqueue.log.topics import dead_letters
 from sqlqueue.models import Message, Receipt, Topic
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.transactions import OpenTransaction
 
@@ -37,7 +38,7 @@ class TestApplying:
         publish("t", 1)
         say(settings, retention=timedelta(days=3), history="all")
         with caplog.at_level(logging.INFO, "sqlqueue"):
-            assert apply_settings("default") == []
+            assert apply_settings(LOG) == []
         assert stored() == (3 * DAY, "all", ())
         assert [record.message for record in caplog.records] == [
             'event=topic_options_applied topic=t option=retention old="604800 s" new="259200 s"',
@@ -51,25 +52,25 @@ class TestApplying:
         say(settings, retention=retention)
         publish("t", 1)
         with django_assert_num_queries(1):
-            assert apply_settings("default") == []
+            assert apply_settings(LOG) == []
         say(settings, retention=5)
-        apply_settings("default")
+        apply_settings(LOG)
         say(settings, retention=retention)
-        apply_settings("default")
+        apply_settings(LOG)
         assert stored() == (retention, "failures", ())
         with django_assert_num_queries(1):
-            apply_settings("default")
+            apply_settings(LOG)
 
     def test_topics_that_are_not_named_follow_the_general_options(self, settings: Any) -> None:
         publish("other", 1)
         settings.SQLQUEUE = {"RETENTION": None, "HISTORY": "none"}
-        apply_settings("default")
+        apply_settings(LOG)
         assert stored("other") == (None, "none", ())
 
     def test_dead_letters_are_kept_whatever_the_settings_are(self, settings: Any) -> None:
-        dead_letters("default", "t")
+        dead_letters(LOG, "t")
         settings.SQLQUEUE = {"RETENTION": 5, "TOPICS": {"t": {"retention": 5}}}
-        apply_settings("default")
+        apply_settings(LOG)
         assert stored("t_dlq")[0] is None
 
     def test_publishing_and_consuming_change_nothing(self, settings: Any, consuming: Consuming) -> None:
@@ -87,12 +88,12 @@ class TestApplying:
         wait_until(lambda: host.subscriber.settled == 1)
         assert not Receipt.objects.exists()
         say(settings, retention=0, history="all")
-        apply_settings("default")
+        apply_settings(LOG)
         wait_until(lambda: host.subscriber.subscriptions[0].history == "all")
         publish("t", 2)
         wait_until(lambda: Receipt.objects.count() == 1)
         host.stop()
-        collect("default", host.subscriber.reader.log_end.horizon)
+        collect(LOG, host.subscriber.reader.log_end.horizon)
         assert not Message.objects.exists()
 
     @pytest.mark.database("mariadb", "mysql", "postgresql")
@@ -102,9 +103,9 @@ class TestApplying:
         settings.SQLQUEUE = {"RETENTION": 5}
         with OpenTransaction() as collection:
             collection.do(lambda: list(Topic.objects.select_for_update().filter(name="t")))
-            assert apply_settings("default") == ["t"]
+            assert apply_settings(LOG) == ["t"]
             assert (stored("t")[0], stored("u")[0]) == (7 * DAY, 5)
-            applier = SettingsTask("default")
+            applier = SettingsTask(LOG)
             applier.start()
             collection.commit()
         wait_until(lambda: stored("t")[0] == 5)
@@ -118,31 +119,31 @@ class TestApplying:
             writer.do(lambda: Topic.objects.update(paused=True))
             with connection.cursor() as cursor:
                 cursor.execute("PRAGMA busy_timeout = 100")
-            assert apply_settings("default") == ["t"]
+            assert apply_settings(LOG) == ["t"]
         connection.close()
-        assert apply_settings("default") == []
+        assert apply_settings(LOG) == []
         assert stored()[0] == 5
 
 
 class TestOverrides:
     def test_they_stay_until_they_are_taken_back(self, settings: Any) -> None:
         publish("t", 1)
-        changed = override("default", "t", {"retention": timedelta(days=1)})
+        changed = override(LOG, "t", {"retention": timedelta(days=1)})
         assert [one[1:] for one in changed] == [("retention", 7 * DAY, DAY, True)]
         say(settings, retention=5, history="all")
-        apply_settings("default")
+        apply_settings(LOG)
         assert stored() == (DAY, "all", ("retention",))
-        assert override("default", "t", {"retention": DAY}) == []
-        override("default", "t", {"history": "none"})
+        assert override(LOG, "t", {"retention": DAY}) == []
+        override(LOG, "t", {"history": "none"})
         assert stored() == (5, "none", ("history",))
-        override("default", "t", {})
+        override(LOG, "t", {})
         assert stored() == (5, "all", ())
 
     def test_one_that_is_as_the_settings_now_is_one_later(self, settings: Any) -> None:
         publish("t", 1)
-        assert override("default", "t", {"retention": 7 * DAY})
+        assert override(LOG, "t", {"retention": 7 * DAY})
         say(settings, retention=5)
-        apply_settings("default")
+        apply_settings(LOG)
         assert stored()[0] == 7 * DAY
 
     @pytest.mark.parametrize(
@@ -157,8 +158,8 @@ class TestOverrides:
         ],
     )
     def test_what_cannot_be_is_refused(self, topic: str, values: dict[str, object], said: str) -> None:
-        dead_letters("default", "t")
+        dead_letters(LOG, "t")
         before = list(Topic.objects.order_by("name").values())
         with pytest.raises(ConfigurationError, match=said.replace("?", r"\?")):
-            override("default", topic, values)
+            override(LOG, topic, values)
         assert list(Topic.objects.order_by("name").values()) == before

@@ -8,8 +8,10 @@ import pytest
 from django.db import connections, transaction
 
 from sqlqueue import ConfigurationError, publish
+from sqlqueue.database.log import Log
 from sqlqueue.log import stored_topics, topics
 from sqlqueue.models import Topic
+from tests.logs import LOG
 from tests.servers.session import isolate
 from tests.transactions import OpenTransaction
 
@@ -35,7 +37,7 @@ def test_a_transaction_with_an_older_snapshot_knows_what_is_declared_since(setti
         isolate("repeatable read")
         with transaction.atomic(), OpenTransaction() as other:
             assert Topic.objects.count() == 0  # the snapshot
-            other.do(lambda: stored_topics.insert("default", "new", 3))
+            other.do(lambda: stored_topics.insert(LOG, "new", 3))
             other.commit()
             publish("new", 1)
             with pytest.raises(ConfigurationError, match="not declared"):
@@ -47,14 +49,14 @@ def test_a_transaction_with_an_older_snapshot_knows_what_is_declared_since(setti
 
 def test_a_dead_letter_topic_has_the_partitions_of_its_topic(settings: object) -> None:
     settings.SQLQUEUE = {"TOPICS": {"t": {"partitions": 5}}, "PARTITIONS": 3}
-    assert topics.dead_letters("default", "t").partitions == 5
-    assert topics.topic_info("default", "t_dlq").partitions == 5
+    assert topics.dead_letters(LOG, "t").partitions == 5
+    assert topics.topic_info(LOG, "t_dlq").partitions == 5
 
 
 def test_a_known_dead_letter_topic_costs_no_statement(django_assert_num_queries) -> None:
-    topics.dead_letters("default", "t")
+    topics.dead_letters(LOG, "t")
     with django_assert_num_queries(0):
-        topics.dead_letters("default", "t")
+        topics.dead_letters(LOG, "t")
 
 
 def test_a_topic_that_is_dropped_while_it_is_looked_up_is_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,8 +64,8 @@ def test_a_topic_that_is_dropped_while_it_is_looked_up_is_created_again(monkeypa
     aside, dropped = stored_topics.aside, []
 
     @contextmanager
-    def dropping(alias: str) -> Iterator[Callable[[str, Any], Any]]:
-        with aside(alias) as run:
+    def dropping(log: Log) -> Iterator[Callable[[str, Any], Any]]:
+        with aside(log) as run:
 
             def then(text: str, values: Any) -> Any:
                 cursor = run(text, values)
@@ -74,6 +76,6 @@ def test_a_topic_that_is_dropped_while_it_is_looked_up_is_created_again(monkeypa
             yield then
 
     monkeypatch.setattr(stored_topics, "aside", dropping)
-    assert stored_topics.insert("default", "t", 3).partitions == 3
+    assert stored_topics.insert(LOG, "t", 3).partitions == 3
     assert dropped
     assert Topic.objects.get().partitions == 3

@@ -25,6 +25,7 @@ from sqlqueue import (
     publish_on_commit,
 )
 from sqlqueue.consumers.background.collector import CollectorTask
+from sqlqueue.database.log import Log
 from sqlqueue.database.retries import ErrorKind, classify
 from sqlqueue.log import conflicts, groups, unique_messages
 from sqlqueue.log.schedule import move_due
@@ -32,6 +33,7 @@ from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset, Sched
 from sqlqueue.operations.move import move
 from tests.consuming import QUICK, Consuming
 from tests.factories import BlockedRangeFactory, DeliveryStateFactory, OffsetFactory, now
+from tests.logs import LOG
 from tests.transactions import OpenTransaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -137,7 +139,7 @@ class TestWhatIsTold:
 
     def test_the_target_group_makes_no_difference(self) -> None:
         for group in ("mail", "totals"):
-            groups.register("default", group, TOPIC)
+            groups.register(LOG, group, TOPIC)
         assert alone(1, group="mail").created
         assert alone(2, group="totals").status == alone(3).status == IGNORED
 
@@ -162,7 +164,7 @@ class TestWhatIsTold:
         assert everything() == ([0], [])
 
     def test_the_id_that_is_told_is_one_that_get_status_knows(self) -> None:
-        groups.register("default", "default", TOPIC)
+        groups.register(LOG, "default", TOPIC)
         alone()
         status = get_status(TOPIC, id=alone().id, key=KEY)
         assert status is not None
@@ -218,7 +220,7 @@ class TestHowLong:
 
     @pytest.fixture
     def offset(self) -> int:
-        groups.register("default", "g", TOPIC)
+        groups.register(LOG, "g", TOPIC)
         return alone().offset or 0
 
     def row(self, offset: int, **values: Any) -> None:
@@ -261,7 +263,7 @@ class TestHowLong:
         assert not alone().created
 
     def test_every_group_that_gets_it(self, offset: int) -> None:
-        groups.register("default", "other", TOPIC)
+        groups.register(LOG, "other", TOPIC)
         self.position(offset)
         assert not alone().created
         OffsetFactory.create(topic=TOPIC, consumer_group="other", partition=0, priority=0, position=offset)
@@ -269,7 +271,7 @@ class TestHowLong:
 
     def test_a_group_that_began_behind_it_does_not_get_it(self, offset: int) -> None:
         self.position(offset)
-        groups.register("default", "late", TOPIC)
+        groups.register(LOG, "late", TOPIC)
         ConsumerGroup.objects.filter(consumer_group="late").update(start=offset)
         assert alone().created
 
@@ -277,7 +279,7 @@ class TestHowLong:
         Message.objects.filter(offset=offset).update(target_group="special")
         self.position(offset)
         assert not alone().created  # it waits for its group
-        groups.register("default", "special", TOPIC)
+        groups.register(LOG, "special", TOPIC)
         assert not alone().created
         OffsetFactory.create(topic=TOPIC, consumer_group="special", partition=0, priority=0, position=offset)
         assert alone().created
@@ -321,7 +323,7 @@ class TestHowLong:
     def test_on_its_way_from_the_schedule_into_the_log(self) -> None:
         first = alone(delay=0)
         assert alone().id == first.id
-        assert move_due("default") == 1
+        assert move_due(LOG) == 1
         second = alone()
         assert (second.id, second.status) == (first.id, IGNORED)
         assert second.offset is not None
@@ -330,7 +332,7 @@ class TestHowLong:
         consuming.consumer(TOPIC, lambda delivery: None)
         alone()
         consuming.drain()
-        move("default", "default", TOPIC, 0)
+        move(LOG, "default", TOPIC, 0)
         assert not alone().created
 
 
@@ -497,7 +499,7 @@ class TestIdsOfTheCaller:
         assert first.created
         for id in ("x", "y"):
             assert way(2, id=id).id == "x"
-        groups.register("default", "g", TOPIC)
+        groups.register(LOG, "g", TOPIC)
         OffsetFactory.create(topic=TOPIC, consumer_group="g", partition=0, priority=0, position=first.offset)
         taken = way(2, id="x")  # settled, and still in the log
         assert (taken.status, taken.id, taken.offset) == (IGNORED, "x", first.offset)
@@ -522,9 +524,9 @@ class TestIdsOfTheCaller:
         first = way(1, delay=LATER)
         replace_scheduled = conflicts.replace_scheduled
 
-        def late(alias: str, number: int, message: Any) -> bool:
+        def late(log: Log, number: int, message: Any) -> bool:
             ScheduledMessage.objects.all().delete()
-            return replace_scheduled(alias, number, message)
+            return replace_scheduled(log, number, message)
 
         monkeypatch.setattr(conflicts, "replace_scheduled", late)
         told = way(2, delay=LATER, on_conflict="replace")
@@ -560,7 +562,7 @@ class TestMany:
 
     def test_an_id_that_is_taken_frees_the_key_for_the_next_one(self) -> None:
         publish(TOPIC, 0, key="a", id="x")
-        groups.register("default", "g", TOPIC)
+        groups.register(LOG, "g", TOPIC)
         OffsetFactory.create(topic=TOPIC, consumer_group="g", partition=0, priority=0, position=10**9)
         some = [NewMessage(n, key="a", id=id, unique_for="key") for n, id in ((1, "x"), (2, "y"))]
         assert publish_many(TOPIC, some).statuses == [IGNORED, CREATED]
@@ -589,13 +591,13 @@ class TestPurge:
         monkeypatch.setattr(unique_messages, "LEFT_ALONE", -60.0)
 
     def test_rows_of_what_is_settled_go(self) -> None:
-        groups.register("default", "g", TOPIC)
+        groups.register(LOG, "g", TOPIC)
         done = alone(key="done")
         OffsetFactory.create(topic=TOPIC, consumer_group="g", partition=0, priority=0, position=done.offset)
         alone(key="waits")
         alone(key="later", delay=LATER)
         cancel(TOPIC, id=alone(key="cancelled", delay=LATER).id, key="cancelled")
-        assert unique_messages.purge("default", "") == (2, "")
+        assert unique_messages.purge(LOG, "") == (2, "")
         assert set(UniqueMessage.objects.values_list("partition_key", flat=True)) == {"waits", "later"}
         assert alone(key="done").created
         assert not alone(key="waits").created
@@ -604,19 +606,19 @@ class TestPurge:
         monkeypatch.setattr(unique_messages, "LEFT_ALONE", 600.0)
         alone()
         Message.objects.all().delete()
-        assert unique_messages.purge("default", "").rows == 0
+        assert unique_messages.purge(LOG, "").rows == 0
         UniqueMessage.objects.update(published_at=now() - timedelta(seconds=601))
-        assert unique_messages.purge("default", "").rows == 1
+        assert unique_messages.purge(LOG, "").rows == 1
 
     def test_a_purge_is_bounded_and_goes_on_where_the_last_one_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(unique_messages, "CHUNK", 3)
         monkeypatch.setattr(unique_messages, "MOST_BATCHES", 2)
         publish_many(TOPIC, [NewMessage(n, key=f"{n}", unique_for="key") for n in range(10)])
         Message.objects.all().delete()
-        first = unique_messages.purge("default", "")
+        first = unique_messages.purge(LOG, "")
         assert first.rows == 6
         assert first.beyond
-        assert unique_messages.purge("default", first.beyond) == (4, "")
+        assert unique_messages.purge(LOG, first.beyond) == (4, "")
         assert not UniqueMessage.objects.exists()
 
     @pytest.mark.database("mariadb", "mysql", "postgresql")
@@ -625,14 +627,14 @@ class TestPurge:
         Message.objects.all().delete()
         with OpenTransaction() as publisher:
             assert publisher.do(alone).created
-            assert unique_messages.purge("default", "").rows == 0
+            assert unique_messages.purge(LOG, "").rows == 0
             publisher.commit()
         assert not alone().created
 
     def test_the_collector_does_it(self) -> None:
         alone()
         Message.objects.all().delete()
-        CollectorTask("default", 60.0, 30.0).run_once()
+        CollectorTask(LOG, 60.0, 30.0).run_once()
         assert not UniqueMessage.objects.exists()
 
 

@@ -10,11 +10,13 @@ from sqlqueue import InvalidMessage, NewMessage, publish, publish_many, publish_
 from sqlqueue.conf import settings as options
 from sqlqueue.core.outcomes import ERROR_LENGTH
 from sqlqueue.database.limits import packet
+from sqlqueue.database.log import Log
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import DeliveryState, Message, Receipt, ScheduledMessage
 from sqlqueue.operations.republish import republish
 from tests.app.models import Effect
 from tests.consuming import Consuming
+from tests.logs import LOG
 from tests.refusing import refusing
 from tests.servers.private import PrivateServer
 from tests.transactions import OpenTransaction
@@ -63,7 +65,7 @@ def insert(topic: str, payload: str) -> None:
 
 
 def move_all() -> None:
-    while move_due("default"):
+    while move_due(LOG):
         pass
 
 
@@ -267,9 +269,9 @@ class TestOneThatIsTooHeavyAtAll:
 
     @pytest.mark.database("mariadb", "mysql")
     def test_the_servers_limit_is_that_of_the_present_connection(self, database_server: PrivateServer) -> None:
-        assert packet(options.DATABASE) == PACKET
+        assert packet(Log.of(options.DATABASE)) == PACKET
         with taking(2 * PACKET):
-            assert packet(options.DATABASE) == 2 * PACKET
+            assert packet(Log.of(options.DATABASE)) == 2 * PACKET
             publish("t", "x" * PACKET)
         with pytest.raises(InvalidMessage):
             publish("t", "x" * PACKET)

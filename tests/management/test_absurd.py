@@ -4,6 +4,7 @@ import pytest
 
 from sqlqueue import publish
 from sqlqueue.log import groups
+from tests.logs import LOG
 from tests.management.running import run
 
 pytestmark = [pytest.mark.once, pytest.mark.django_db(transaction=True)]
@@ -46,7 +47,7 @@ CASES = (
 @pytest.mark.parametrize("case", CASES)
 def test_a_command_takes_or_refuses_every_text(case: str) -> None:
     publish("t", 1, key="k")
-    groups.register("default", "g", "t")
+    groups.register(LOG, "g", "t")
     name, *words = case.split()
     for value in ABSURD:
         said = run(name, *(word.replace("?", value) for word in words))

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from sqlqueue import publish
 from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.database import turning
-from sqlqueue.database.statements import dialect
+from sqlqueue.database.log import Log
 from sqlqueue.log.change_state import under_way
 from sqlqueue.log.layouts import epochs
 from sqlqueue.models import EpochEnd, Layout, Message, Topic
@@ -28,6 +28,7 @@ from sqlqueue.stats.attention import CHANGE_TAKES, findings
 from sqlqueue.stats.cached import recent_survey
 from sqlqueue.stats.finding_kinds import CHANGE, NOTE, WARNING
 from sqlqueue.stats.survey import survey
+from tests.logs import LOG
 from tests.management.running import run
 from tests.operations.test_repartition import TOPIC, Publishers, check_order
 from tests.processes import ManageCommands, wait_until
@@ -52,17 +53,17 @@ def test_it_says_what_it_does() -> None:
     assert not Layout.objects.exists()
     done = run(*ALTER, "6", "--no-input")
     assert "has 6 partitions" in done.out, done
-    assert [one.partitions for one in epochs("default", TOPIC)] == [4, 6]
+    assert [one.partitions for one in epochs(LOG, TOPIC)] == [4, 6]
     assert "has 6 partitions already" in run(*ALTER, "6").err
     assert run("queuetopic", "list").out.split(TOPIC)[1].split()[0] == "6"
 
 
 @GATED
 def test_a_consumer_process_carries_on_what_was_left() -> None:
-    begin("default", TOPIC, 6)
-    Repartition("default").step()
-    collector = CollectorTask("default", 60, 30)
-    wait_until(lambda: collector.run_once() or under_way("default") is None)
+    begin(LOG, TOPIC, 6)
+    Repartition(LOG).step()
+    collector = CollectorTask(LOG, 60, 30)
+    wait_until(lambda: collector.run_once() or under_way(LOG) is None)
     assert EpochEnd.objects.get().epoch == 0
     assert publish(TOPIC, 1, key="a").offset
 
@@ -72,13 +73,13 @@ def test_a_consumer_process_waits_for_a_row_that_is_hardly_ever_free(monkeypatch
     """It comes once in COLLECT_INTERVAL, and may find the row held each time by the next transaction."""
     waits, switch = threading.Event(), turning.switch_gate_rows
 
-    def watched(alias: str, generation: int, slots: list[int], wait: bool = False) -> int:
+    def watched(log: Log, generation: int, slots: list[int], wait: bool = False) -> int:
         if wait:
             waits.set()
-        return switch(alias, generation, slots, wait)
+        return switch(log, generation, slots, wait)
 
     def collect() -> None:
-        CollectorTask("default", 60, 30).run_once()
+        CollectorTask(LOG, 60, 30).run_once()
         connections.close_all()
 
     monkeypatch.setattr(turning, "switch_gate_rows", watched)
@@ -86,26 +87,26 @@ def test_a_consumer_process_waits_for_a_row_that_is_hardly_ever_free(monkeypatch
     collector = threading.Thread(target=collect)
     with OpenTransaction() as holder:
         holder.do(lambda: publish(TOPIC, 1, key="a"))
-        begin("default", TOPIC, 6)
+        begin(LOG, TOPIC, 6)
         collector.start()
         waited = waits.wait(30)
         holder.commit()
     collector.join()
     assert waited
-    assert under_way("default") is None
+    assert under_way(LOG) is None
 
 
 @GATED
 def test_it_is_carried_on_by_running_it_again() -> None:
     with OpenTransaction() as old:
         old.do(lambda: publish(TOPIC, 1, key="a"))
-        begin("default", TOPIC, 6)
+        begin(LOG, TOPIC, 6)
         for _ in range(5):
-            Repartition("default").step()
+            Repartition(LOG).step()
         assert "is being changed to 6" in run(*ALTER, "7", "--no-input").err
         old.commit()
     assert "carried on" in run(*ALTER, "6", "--no-input").out
-    assert under_way("default") is None
+    assert under_way(LOG) is None
 
 
 @GATED
@@ -127,7 +128,7 @@ def test_killed_at_any_moment_while_many_publish(manage: ManageCommands) -> None
                 before = publishers.published
                 wait_until(lambda before=before: publishers.published > before + 10)
                 slow.commit()
-        if under_way("default") is not None:
+        if under_way(LOG) is not None:
             command = manage(*ALTER, "6", "--no-input")
             assert command.wait() == 0, command.output
         wait_until(lambda: Message.objects.filter(partition__gte=4).count() > 50)
@@ -137,7 +138,7 @@ def test_killed_at_any_moment_while_many_publish(manage: ManageCommands) -> None
 def test_one_that_is_under_way_is_shown_with_what_carries_it_on(admin_client: Client) -> None:
     """On SQLite there is nothing to be seen: it is done at once."""
     assert "being changed" not in run("queuestatus").out
-    change = begin("default", TOPIC, 6)
+    change = begin(LOG, TOPIC, 6)
     if change is None:
         return
     status = run("queuestatus").out
@@ -149,14 +150,14 @@ def test_one_that_is_under_way_is_shown_with_what_carries_it_on(admin_client: Cl
     ):
         assert text in status
         assert text in page
-    assert [one.severity for one in findings(survey("default")) if one.kind == CHANGE] == [NOTE]
+    assert [one.severity for one in findings(survey(LOG)) if one.kind == CHANGE] == [NOTE]
     Layout.objects.update(created_at=F("created_at") - timedelta(seconds=2 * CHANGE_TAKES))
-    assert [one.severity for one in findings(survey("default")) if one.kind == CHANGE] == [WARNING]
+    assert [one.severity for one in findings(survey(LOG)) if one.kind == CHANGE] == [WARNING]
     recent_survey.forget()
     metrics = CollectorRegistry()
     metrics.register(StatsCollector())
     assert f'sqlqueue_topic_change_age_seconds{{topic="{TOPIC}"}} 12' in generate_latest(metrics).decode()
-    assert ("--abort" in status) == dialect("default").slotted
+    assert ("--abort" in status) == LOG.dialect.slotted
     run(*ALTER, "6", "--no-input")
     assert "being changed" not in run("queuestatus").out
 

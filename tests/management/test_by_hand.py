@@ -11,6 +11,7 @@ from sqlqueue.models import DeliveryState, Message, Request, Topic
 from sqlqueue.models.request import CANCELLED, DONE
 from sqlqueue.operations.reschedule_requests import WaitingDeliveries, request_rescheduling
 from tests.consuming import Consuming
+from tests.logs import LOG
 from tests.management.running import run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -102,7 +103,7 @@ class TestReschedule:
         assert (refused.code, "nothing to do" in refused.err) == (1, True)
 
     def test_is_cancelled(self, shop: Consuming) -> None:
-        made = request_rescheduling("default", WaitingDeliveries("orders", "mail"), rate=1)
+        made = request_rescheduling(LOG, WaitingDeliveries("orders", "mail"), rate=1)
         assert f"Rescheduling {made.pk} is {CANCELLED}." in run("queuereschedule", "cancel", str(made.pk)).out
         assert "nothing to do" in run("queuereschedule", "cancel", str(made.pk)).out
         assert run("queuereschedule", "cancel", str(made.pk + 1)).code == 1

@@ -8,6 +8,7 @@ from sqlqueue import Delivery, Retry, publish
 from sqlqueue.management.drained import what_waits
 from tests.consumer_processes import Consumers
 from tests.consuming import Consuming, seconds_until_due
+from tests.logs import LOG
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.once
@@ -44,5 +45,5 @@ def test_what_has_become_due_while_the_command_ended_is_said_too(consuming: Cons
     assert offset
     consuming.drain()
     wait_until(lambda: seconds_until_due(offset) < 0)
-    assert "2 messages wait" in what_waits(["default"], consuming.registered(), 60.0)
-    assert what_waits(["default"], consuming.registered()) == ""
+    assert "2 messages wait" in what_waits([LOG], consuming.registered(), 60.0)
+    assert what_waits([LOG], consuming.registered()) == ""

@@ -13,6 +13,7 @@ from sqlqueue.models import Message, Request
 from sqlqueue.operations.replay_requests import request_replay
 from tests.consuming import Consuming
 from tests.factories import ResultFactory
+from tests.logs import LOG
 from tests.management.running import run
 
 # A new line, ESC (a title, a clear screen), BEL, CR, DEL, CSI of C1, and what turns the direction of writing.
@@ -52,7 +53,7 @@ def test_queuetail(letter: Message) -> None:
 
 @pytest.mark.parametrize("operation", [["list"], ["show"], ["orders"], ["list", "--json"], ["show", "--json"]])
 def test_queuedlq(letter: Message, operation: list[str]) -> None:
-    request_replay("default", "t")
+    request_replay(LOG, "t")
     Request.objects.update(note=EVIL[:200], ordered_by=EVIL[:100], options={"fingerprint": EVIL})
     Message.objects.filter(pk=letter.pk).update(fingerprint=EVIL)
     said = run("queuedlq", *operation, *([letter.offset] if "show" in operation else []))

@@ -24,6 +24,7 @@ from sqlqueue.monitoring import diagnostics
 from sqlqueue.operations.pause import pause
 from tests.consuming import QUICK, Consuming
 from tests.factories import ScheduledMessageFactory
+from tests.logs import LOG
 from tests.management.running import run
 from tests.processes import ManageCommands
 
@@ -96,7 +97,7 @@ def test_a_gate_with_holes(transactional_db: None) -> None:
         [(level, text, _)] = findings()["publish gate"]
         assert (level, text[:6]) == ("error", "2 rows")
     finally:
-        fill("default")
+        fill(LOG)
 
 
 def test_settings_that_are_wrong(settings, transactional_db: None) -> None:
@@ -108,8 +109,8 @@ def test_settings_that_are_wrong(settings, transactional_db: None) -> None:
 
 def test_groups_that_no_process_serves(consuming: Consuming) -> None:
     consuming.consumer("orders", lambda delivery: None, group="mail")
-    register("default", "mail", "orders")
-    register("default", "old-audit", "orders")
+    register(LOG, "mail", "orders")
+    register(LOG, "old-audit", "orders")
     publish("orders", 1)
     found = {text: (level, hint) for level, text, hint in findings()["groups"]}
     [away] = [text for text in found if text.startswith("mail of orders")]
@@ -123,7 +124,7 @@ def test_groups_that_no_process_serves(consuming: Consuming) -> None:
     assert found[left][1].startswith("If it is no longer wanted, remove it.")
     assert run("queuedoctor").code == 0
     assert run("queuedoctor", "--strict").code == 2
-    pause("default", "orders", "mail")
+    pause(LOG, "orders", "mail")
     [paused] = [text for _, text, _ in findings()["groups"] if text.startswith("mail of orders")]
     assert "is paused: 1 message waits for it" in paused
 
@@ -155,7 +156,7 @@ def test_topics_without_readers_and_handlers_without_messages(consuming: Consumi
 def test_scheduled_messages_that_do_not_come(consuming: Consuming) -> None:
     consuming.consumer("orders", lambda delivery: None, group="mail")
     ScheduledMessageFactory(topic="no such name!")
-    move_due("default")
+    move_due(LOG)
     publish("orders", 1, delay=60)
     ScheduledMessage.objects.filter(refused=False).update(due_at=timezone.now() - timedelta(minutes=5))
     found = findings()["scheduled messages"]
@@ -197,8 +198,8 @@ def test_a_server_that_is_impatient(consuming: Consuming, monkeypatch: pytest.Mo
 
 def test_a_sequence_of_offsets_that_fell_back(consuming: Consuming) -> None:
     """A restore, a failover, TRUNCATE: what is published next would stand below what every group has read."""
-    register("default", "mail", "orders")
-    start = look("default").last_issued + 1_000
+    register(LOG, "mail", "orders")
+    start = look(LOG).last_issued + 1_000
     ConsumerGroup.objects.update(start=start)
     said = run("queuedoctor")
     assert said.code == 1
@@ -215,7 +216,7 @@ def test_a_claim_that_is_ahead_of_the_log_is_no_sign_of_that(consuming: Consumin
     consuming.consumer("orders", print, group="mail")
     publish("orders", 1)
     consuming.drain()
-    Offset.objects.update(claimed_to=look("default").last_issued + MOST_AHEAD + more)
+    Offset.objects.update(claimed_to=look(LOG).last_issued + MOST_AHEAD + more)
     assert ("check sqlqueue.E024" in findings()) is said
 
 

@@ -14,6 +14,7 @@ from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Topic
 from sqlqueue.operations.move import move
 from sqlqueue.stats.survey import survey
 from tests.consuming import Consuming
+from tests.logs import LOG
 from tests.management.running import run
 from tests.processes import wait_until
 
@@ -24,7 +25,7 @@ def read(consuming: Consuming) -> list[int]:
     consuming.consumer("orders", lambda delivery: None, group="mail")
     publish_many("orders", range(10))
     consuming.drain()
-    register("default", "late", "orders")
+    register(LOG, "late", "orders")
     return list(Message.objects.order_by("offset").values_list("offset", flat=True))
 
 
@@ -59,7 +60,7 @@ class TestRewind:
         told = json.loads(run("queuegroup", "rewind", *words, "--json").out)
         assert told["groups"]["mail"]["again"] == 4
         assert told["done"] is False
-        seen = survey("default").group("orders", "mail")
+        seen = survey(LOG).group("orders", "mail")
         assert seen is not None
         assert seen.lag == 0
 
@@ -67,12 +68,12 @@ class TestRewind:
         words = ("orders", "--group", "mail", "--from", "earliest")
         for answer in ("", "n\n", "\n", "never\n"):
             assert run("queuegroup", "rewind", *words, stdin=answer).code == 3
-        seen = survey("default").group("orders", "mail")
+        seen = survey(LOG).group("orders", "mail")
         assert seen is not None
         assert seen.lag == 0
         said = run("queuegroup", "rewind", *words, stdin="y\n")
         assert said.code == 0
-        seen = survey("default").group("orders", "mail")
+        seen = survey(LOG).group("orders", "mail")
         assert seen is not None
         assert seen.lag == 10
 
@@ -102,7 +103,7 @@ class TestRewind:
         assert _lag("mail") == of_it
 
     def test_one_partition_is_refused_for_all_groups_where_one_began_later(self, read: list[int]) -> None:
-        register("default", "new", "orders", start="latest")
+        register(LOG, "new", "orders", start="latest")
         words = ("orders", "--all-groups", "--from", "earliest", "--no-input", "--partition", "0")
         refused = run("queuegroup", "rewind", *words)
         assert (refused.code, "group 'new' began at offset" in refused.err) == (1, True)
@@ -197,7 +198,7 @@ class TestGroup:
 
 
 def _lag(group: str) -> int:
-    seen = survey("default").group("orders", group)
+    seen = survey(LOG).group("orders", group)
     assert seen is not None
     return seen.lag
 

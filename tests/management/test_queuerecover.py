@@ -15,6 +15,7 @@ from sqlqueue.leases.acquire import AcquiredPartition, acquire
 from sqlqueue.log import fence, groups
 from sqlqueue.models import Offset, PartitionLease, SharedHorizon
 from sqlqueue.operations.recover import MOST_NAMED, recover
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.subscribers import Handled, RunningSubscriber, consumer
 
@@ -26,14 +27,14 @@ Restore = Callable[[], None]
 @pytest.fixture
 def topic() -> str:
     publish("orders", 1, id="first")
-    groups.register("default", "default", "orders")
+    groups.register(LOG, "default", "orders")
     return "orders"
 
 
 def take(subscriber: str) -> AcquiredPartition:
     """Acquire partition 0."""
     options = {"priorities": 1, "lease_duration": 3600, "horizon": 0}
-    (taken,) = acquire("default", subscriber, "default", "orders", [0], **options)
+    (taken,) = acquire(LOG, subscriber, "default", "orders", [0], **options)
     return taken
 
 
@@ -58,12 +59,12 @@ def test_an_owner_from_after_the_dump_is_taken_for_nobody_elses_token(topic: str
     for recovers in (False, True):
         restore()
         if recovers:
-            recover("default")
+            recover(LOG)
         else:
             PartitionLease.objects.update(holder="", valid_until=None)
         take("new")
         # Without a recovery the new owner has the token of one that the dump does not know.
-        assert fence.advance("default", forgotten, 0, 0, 0) is not recovers
+        assert fence.advance(LOG, forgotten, 0, 0, 0) is not recovers
 
 
 def test_leases_are_free_at_once_and_what_was_in_flight_is_delivered(topic: str) -> None:
@@ -86,32 +87,32 @@ def test_leases_are_free_at_once_and_what_was_in_flight_is_delivered(topic: str)
 
 def test_the_horizon_that_many_consumers_shared_counts_no_more(topic: str) -> None:
     SharedHorizon.objects.create(id=1, value=1)
-    recover("default")
+    recover(LOG)
     assert not SharedHorizon.objects.exists()
 
 
 def test_no_message_is_published_below_the_shared_horizon_after_the_log_was_truncated(topic: str) -> None:
     """Consumers would not wait for the transactions that publish there."""
-    horizon = sequence.look("default").last_issued + 1_000
+    horizon = sequence.look(LOG).last_issued + 1_000
     SharedHorizon.objects.create(id=1, value=horizon)
     assert [problem.id for problem in check_offsets(["default"])] == ["sqlqueue.E024"]
-    sequence.catch_up("default")  # as `migrate` does
+    sequence.catch_up(LOG)  # as `migrate` does
     assert check_offsets(["default"]) == []
     assert publish("orders", "next").offset > horizon
 
 
 def test_it_may_be_run_again_and_gives_higher_tokens(topic: str) -> None:
     take("one")
-    first, second = recover("default").token, recover("default").token
+    first, second = recover(LOG).token, recover(LOG).token
     assert 1 < first < second
 
 
 def test_while_processes_live_it_is_refused_and_names_some(topic: str) -> None:
     for number in range(MOST_NAMED + 1):
-        heartbeat.beat("default", f"alive-{number}", [("default", "orders")], 60)
+        heartbeat.beat(LOG, f"alive-{number}", [("default", "orders")], 60)
     take("alive-0")
     with pytest.raises(ConfigurationError, match=r"^6 processes consume \(alive-0, .*alive-4 and others\): stop them"):
-        recover("default")
+        recover(LOG)
     assert PartitionLease.objects.filter(holder="alive-0", fencing_token=1).exists()
 
 

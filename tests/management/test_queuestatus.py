@@ -21,6 +21,7 @@ from sqlqueue.operations.pause import pause
 from sqlqueue.stats.search import MOST_KEYS
 from tests.consuming import QUICK, Consuming
 from tests.factories import ActivityFactory
+from tests.logs import LOG
 from tests.management.running import run
 from tests.processes import ROOT, ManageCommands, database_url, environment, wait_until
 
@@ -56,7 +57,7 @@ def test_how_groups_stand(consuming: Consuming) -> None:
 def test_where_topics_differ_from_the_settings(consuming: Consuming, settings: Any) -> None:
     publish("orders", 1)
     publish("other", 1)
-    override("default", "orders", {"history": "all"})
+    override(LOG, "orders", {"history": "all"})
     settings.SQLQUEUE = {**QUICK, "RETENTION": 86_400 * 2}
     said = run("queuestatus").out
     assert re.search(r"^orders +4 +1 +7 d +all .* history overridden$", said, re.MULTILINE)
@@ -68,8 +69,8 @@ def test_where_topics_differ_from_the_settings(consuming: Consuming, settings: A
 
 
 def test_what_is_paused(consuming: Consuming) -> None:
-    register("default", "mail", "orders")
-    pause("default", "orders", "mail")
+    register(LOG, "mail", "orders")
+    pause(LOG, "orders", "mail")
     assert re.search(r"^orders +mail .* paused$", run("queuestatus").out, re.MULTILINE)
 
 
@@ -79,7 +80,7 @@ def test_a_wrong_pause_between_two_looks_is_refused(consuming: Consuming) -> Non
 
 
 def test_watching_goes_on_until_it_is_interrupted(manage: ManageCommands) -> None:
-    register("default", "mail", "orders")
+    register(LOG, "mail", "orders")
     command = manage("queuestatus", "--watch", "0.1", "--json")
     wait_until(lambda: len(command.output.splitlines()) >= 3)
     publish("orders", 1)
@@ -91,7 +92,7 @@ def test_watching_goes_on_until_it_is_interrupted(manage: ManageCommands) -> Non
 
 
 def test_on_a_terminal_it_is_drawn_over_and_over(transactional_db: None) -> None:
-    register("default", "mail", "orders")
+    register(LOG, "mail", "orders")
     ours, theirs = pty.openpty()
     command = [sys.executable, str(ROOT / "manage.py"), "queuestatus", "--watch", "0.1"]
     process = subprocess.Popen(
@@ -249,8 +250,8 @@ class TestOfAMessage:
 
 def test_what_filters_leave_out(consuming: Consuming) -> None:
     publish("orders", 1)
-    register("default", "mail", "orders")
-    register("default", "all", "orders")
+    register(LOG, "mail", "orders")
+    register(LOG, "all", "orders")
     assert "filtered" not in run("queuestatus").out
     ActivityFactory(topic="orders", consumer_group="mail", filtered=600, acked=60)
     ActivityFactory(topic="orders", consumer_group="all", acked=60)

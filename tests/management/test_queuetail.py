@@ -16,6 +16,7 @@ from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset, Parti
 from sqlqueue.stats import tail as tail_module
 from sqlqueue.stats.tail import Tail
 from tests.consuming import Consuming
+from tests.logs import LOG
 from tests.management.running import Said, run
 from tests.processes import ROOT, ManageCommands, environment, wait_until
 
@@ -61,7 +62,7 @@ def test_filters(thirty: list[int]) -> None:
     said = run("queuetail", "orders", *ALL, "--json", "--partition", partition)
     assert {json.loads(line)["partition"] for line in said.out.splitlines()} == {partition}
     assert said.out.count("\n") == Message.objects.filter(partition=partition).count()
-    register("default", "mail", "orders")
+    register(LOG, "mail", "orders")
     publish("orders", "for billing alone", group="billing")
     publish("orders", "for mail alone", group="mail")
     assert payloads(run("queuetail", "orders", *ALL, "--json", "--group", "mail"))[-1] == "for mail alone"
@@ -95,7 +96,7 @@ def test_where(thirty: list[int], conditions: list[str], numbers: list[int]) -> 
 def test_it_reads_on_where_a_read_is_full(thirty: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, few in {"AT_ONCE": 7, "STREAMS_OF_ONE_FETCH": 1, "WATCH_SPAN": 20}.items():
         monkeypatch.setattr(tail_module, name, few)
-    tail = Tail("default", Topic.objects.get(name="orders"), 0)
+    tail = Tail(LOG, Topic.objects.get(name="orders"), 0)
     reads = [[message.offset for message in tail.read()] for _ in range(6)]
     assert [len(read) for read in reads] == [7, 7, 7, 7, 2, 0]
     assert [offset for read in reads for offset in read] == thirty
@@ -133,7 +134,7 @@ def test_what_cannot_be_is_refused(thirty: list[int], words: tuple[str, ...], sa
 @pytest.mark.database("mariadb", "mysql", "postgresql")
 def test_what_commits_late_is_neither_passed_over_nor_shown_before_its_time(consuming: Consuming) -> None:
     publish("orders", "first")
-    tail = Tail("default", Topic.objects.get(name="orders"), 0)
+    tail = Tail(LOG, Topic.objects.get(name="orders"), 0)
     inserted, commit = threading.Event(), threading.Event()
 
     def publish_slowly() -> None:

@@ -28,6 +28,7 @@ from sqlqueue.models import (
 from sqlqueue.operations import drop as drop_module
 from sqlqueue.operations.drop import drop
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.management.running import run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -267,7 +268,7 @@ class TestDrop:
         monkeypatch.setattr(drop_module, "DELETED_AT_ONCE", 3)
         publish("orders", 12, key="k1")
         counts: list[int] = []
-        drop("default", "orders", unsettled=True, deleted=counts.append)
+        drop(LOG, "orders", unsettled=True, deleted=counts.append)
         assert counts == [3, 6, 9, 11, 12]
         assert self.rows() == 0
 
@@ -278,7 +279,7 @@ class TestDrop:
         assert run("queuetopic", "drop", "orders", "--no-input", "--unsettled").code == 0
 
     def test_one_that_is_served(self, shop: Consuming) -> None:
-        heartbeat.beat("default", "somebody", [("mail", "orders")], 60)
+        heartbeat.beat(LOG, "somebody", [("mail", "orders")], 60)
         refused = run("queuetopic", "drop", "orders", "--unsettled", "--no-input")
         assert (refused.code, "1 consumer process(es) serve topic 'orders'" in refused.err) == (1, True)
         assert Message.objects.filter(topic="orders").count() == 10
@@ -295,10 +296,10 @@ class TestDrop:
 
         monkeypatch.setattr(groups, "remove", publish_then)
         with pytest.raises(ConfigurationError, match="was used meanwhile"):
-            drop("default", "orders", unsettled=True)
+            drop(LOG, "orders", unsettled=True)
         assert Topic.objects.get(name="orders").paused
         monkeypatch.undo()
-        drop("default", "orders", unsettled=True)
+        drop(LOG, "orders", unsettled=True)
         assert not Topic.objects.exists()
 
     @pytest.mark.parametrize("place", ["_close", "_delete_some"])
@@ -317,7 +318,7 @@ class TestDrop:
 
         monkeypatch.setattr(drop_module, place, publish_first)
         with pytest.raises(ConfigurationError, match="would be lost" if place == "_close" else "used meanwhile"):
-            drop("default", "orders")
+            drop(LOG, "orders")
         assert 2 in Message.objects.filter(topic="orders").values_list("payload", flat=True)
         assert Topic.objects.get(name="orders").paused == (place == "_delete_some")
 

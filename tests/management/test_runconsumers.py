@@ -30,6 +30,7 @@ from sqlqueue.models import (
 )
 from tests.app.models import Effect
 from tests.consumer_processes import heartbeats
+from tests.logs import LOG
 from tests.processes import ManageCommand, wait_until
 from tests.progress import keys_of_partitions
 from tests.transactions import OpenTransaction
@@ -120,7 +121,7 @@ class TestSettings:
 
     def test_a_check_tells_what_would_change_and_changes_nothing(self, run: Run) -> None:
         publish("flights", 1)
-        override("default", "flights", {"history": "none"})
+        override(LOG, "flights", {"history": "none"})
         before = Topic.objects.values().get()
         command = run("--check", TOPICS=self.TOPICS)
         assert command.wait() == 0, command.output
@@ -149,7 +150,7 @@ class TestSettings:
     def test_a_topic_that_is_locked_holds_up_no_start_and_follows(self, run: Run) -> None:
         publish("flights", 1)
         for group in ("aircraft", "delays"):  # a registration would wait
-            register("default", group, "flights")
+            register(LOG, group, "flights")
         with OpenTransaction() as collection:
             collection.do(lambda: list(Topic.objects.select_for_update()))
             command = run(TOPICS=self.TOPICS)

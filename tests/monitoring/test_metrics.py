@@ -17,6 +17,7 @@ from sqlqueue.models import PeriodicSchedule
 from sqlqueue.stats.cached import recent_survey
 from tests.consuming import QUICK, Consuming
 from tests.log.test_ticks import declared, last_due, schedule, set_back
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Labels = dict[str, str]
@@ -61,7 +62,7 @@ def test_missed_late_and_refused_ticks_are_counted(change: Change) -> None:
     set_back("job", due - timedelta(hours=1), attended=False)
     set_back("bad", due)
     PeriodicSchedule.objects.filter(name="bad").update(definition="{}")
-    publish_due("default", digests)
+    publish_due(LOG, digests)
     assert change("sqlqueue_missed_ticks_total", topic="periodic") == 1
     assert change("sqlqueue_tick_lateness_seconds_count", topic="periodic") == 1
     assert 0 < change("sqlqueue_tick_lateness_seconds_sum", topic="periodic") < 120

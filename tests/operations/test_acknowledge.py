@@ -10,6 +10,7 @@ from sqlqueue.models import DeliveryState, Message
 from sqlqueue.operations import acknowledge as module
 from sqlqueue.operations.acknowledge import preview
 from tests.consuming import Consuming
+from tests.logs import LOG
 from tests.processes import wait_until
 
 
@@ -19,7 +20,7 @@ def seen(consuming: Consuming) -> list[Any]:
     consuming.consumer("t", lambda delivery: seen.append(delivery.payload), group="g")
     consuming.consumer("t", lambda delivery: None, group="other")
     for group in ("g", "other"):
-        register("default", group, "t")
+        register(LOG, group, "t")
     keyed = [NewMessage(n, key=f"k{n % 3}", id=f"i{n}") for n in range(9)]
     publish_many("t", [*keyed, NewMessage("no key", id="i0")])
     return seen

@@ -21,11 +21,11 @@ from sqlqueue.operations.republish import republish
 from sqlqueue.operations.reschedule import acknowledge, reprioritize, reschedule
 from sqlqueue.operations.reschedule_requests import WaitingDeliveries, request_rescheduling
 from tests.counting import Cost, Costs, Counter, counted
+from tests.logs import LOG
 from tests.steady import Steady, settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-ALIAS = "default"
 MESSAGES = 100
 
 
@@ -49,11 +49,11 @@ def handled(steady: Steady, handler: Callable[[Any], object]) -> None:
 
 
 def requested_replay() -> None:
-    request_replay(ALIAS, "t")
+    request_replay(LOG, "t")
 
 
 def requested_rescheduling() -> None:
-    request_rescheduling(ALIAS, WaitingDeliveries("t", "g"))
+    request_rescheduling(LOG, WaitingDeliveries("t", "g"))
 
 
 def nothing() -> None:
@@ -69,39 +69,49 @@ OPERATIONS: dict[str, Operation] = {
     "replay, as consumers carry it out": (
         reject,
         requested_replay,
-        lambda offsets: requests.carry_out(ALIAS),
+        lambda offsets: requests.carry_out(LOG),
         Cost(11, 4, 301),
     ),
     "rewind": (
         succeed,
         nothing,
-        lambda offsets: move(ALIAS, "g", "t", 0),
+        lambda offsets: move(LOG, "g", "t", 0),
         {"": Cost(11, 8, 4), "sqlite": Cost(10, 8, 0)},
     ),
     "rewind of one partition": (
         succeed,
         nothing,
-        lambda offsets: move(ALIAS, "g", "t", 0, 0),
+        lambda offsets: move(LOG, "g", "t", 0, 0),
         {"": Cost(10, 8, 4), "sqlite": Cost(9, 8, 0)},
     ),
     "rewind over what waits": (
         put_off,
         nothing,
-        lambda offsets: move(ALIAS, "g", "t", 0),
+        lambda offsets: move(LOG, "g", "t", 0),
         {"": Cost(11, 8, 104), "sqlite": Cost(10, 8, 0)},
     ),
-    "reschedule": (put_off, nothing, lambda offsets: reschedule(ALIAS, "g", "t", offsets), Cost(2, 1, 100)),
+    "reschedule": (put_off, nothing, lambda offsets: reschedule(LOG, "g", "t", offsets), Cost(2, 1, 100)),
     "reschedule, as consumers carry it out": (
         put_off,
         requested_rescheduling,
-        lambda offsets: requests.carry_out(ALIAS),
+        lambda offsets: requests.carry_out(LOG),
         Cost(10, 2, 101),
     ),
-    "acknowledge": (put_off, nothing, lambda offsets: acknowledge(ALIAS, "g", "t", offsets), Cost(6, 1, 100)),
-    "reprioritize": (put_off, nothing, lambda offsets: reprioritize(ALIAS, "g", "t", offsets, 0), Cost(8, 2, 200)),
+    "acknowledge": (put_off, nothing, lambda offsets: acknowledge(LOG, "g", "t", offsets), Cost(6, 1, 100)),
+    "reprioritize": (
+        put_off,
+        nothing,
+        lambda offsets: reprioritize(LOG, "g", "t", offsets, 0),
+        Cost(8, 2, 200),
+    ),
     "republish": (succeed, nothing, lambda offsets: republish("t", "g", offsets), Cost(2, 1, 100)),
-    "delete": (succeed, nothing, lambda offsets: delete(ALIAS, "t", offsets), Cost(9, 1, 100)),
-    "purge": (succeed, nothing, lambda offsets: purge(ALIAS, "t"), {"": Cost(3, 1, 1), "sqlite": Cost(2, 1, 0)}),
+    "delete": (succeed, nothing, lambda offsets: delete(LOG, "t", offsets), Cost(9, 1, 100)),
+    "purge": (
+        succeed,
+        nothing,
+        lambda offsets: purge(LOG, "t"),
+        {"": Cost(3, 1, 1), "sqlite": Cost(2, 1, 0)},
+    ),
 }
 
 

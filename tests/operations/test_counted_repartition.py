@@ -12,6 +12,7 @@ from sqlqueue.database.known_layouts import forget_layouts
 from sqlqueue.log.change_state import TRANSACTIONS
 from sqlqueue.operations.repartition import Repartition, begin
 from tests.counting import Cost, Costs, counted
+from tests.logs import LOG
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("steady")]
 
@@ -27,9 +28,9 @@ def test_each_step_of_a_change(database_name: str) -> None:
     forget_layouts()
     publish_many("t", range(100))
     with counted() as counter:
-        begin("default", "t", 4)
+        begin(LOG, "t", 4)
     counter.check(BEGUN)
-    repartition, expected = Repartition("default"), list(STEPS[database_name])
+    repartition, expected = Repartition(LOG), list(STEPS[database_name])
     while True:
         with counted() as counter:
             left = repartition.step()

@@ -9,7 +9,6 @@ import pytest
 from django.db import connection, transaction
 
 from sqlqueue import ConfigurationError, InvalidMessage, publish
-from sqlqueue.database.statements import dialect, execute
 from sqlqueue.log import notifier
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage, Topic
@@ -17,11 +16,11 @@ from sqlqueue.operations import edit_scheduled as edit_module
 from sqlqueue.operations.edit_scheduled import edit, run_now, withdraw
 from sqlqueue.operations.reschedule import Changed
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.transactions import OpenTransaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
-ALIAS = "default"
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +46,7 @@ def later(payload: Any = 1, **options: Any) -> int:
 def refused(topic: str = "t", **columns: Any) -> int:
     """Let plain SQL schedule what the log refuses."""
     made = ScheduledMessage.objects.create(topic=topic, **{"payload": 1, "priority": 99, **columns})
-    assert move_due(ALIAS)
+    assert move_due(LOG)
     made.refresh_from_db()
     assert made.refused
     return int(made.pk)
@@ -62,7 +61,7 @@ def test_everything_about_it_can_be_changed() -> None:
     number = later({"a": 1}, key="k", headers={"h": 1})
     at = datetime(2031, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
     edit(
-        ALIAS,
+        LOG,
         number,
         topic="u",
         key="ü",
@@ -81,25 +80,25 @@ def test_everything_about_it_can_be_changed() -> None:
 def test_what_is_not_named_stays() -> None:
     number = later({"a": 1}, key="k", id="x", headers={"h": 1}, priority=2, group="g")
     before = ScheduledMessage.objects.values().get()
-    edit(ALIAS, number, priority=1)
+    edit(LOG, number, priority=1)
     assert ScheduledMessage.objects.values().get() == {**before, "priority": 1}
-    edit(ALIAS, number, headers={})
+    edit(LOG, number, headers={})
     assert ScheduledMessage.objects.values().get() == {**before, "priority": 1, "headers": None}
 
 
 @pytest.mark.database("sqlite", "mariadb", "postgresql")  # MySQL keeps such a number as a double, as Python reads it
 def test_a_payload_is_stored_unchanged() -> None:
     number = later()
-    edit(ALIAS, number, payload_json='{"n": 12345678901234567890.5}')
-    text = execute(ALIAS, f"SELECT {dialect(ALIAS).json_text('payload')} FROM sqlqueue_scheduled_message").fetchone()
+    edit(LOG, number, payload_json='{"n": 12345678901234567890.5}')
+    text = LOG.execute(f"SELECT {LOG.dialect.json_text('payload')} FROM sqlqueue_scheduled_message").fetchone()
     assert "12345678901234567890.5" in text[0]
 
 
 def test_one_that_was_refused_enters_the_log_once_it_is_corrected() -> None:
     number = refused(partition_key="a")
-    edit(ALIAS, number, priority=2)
+    edit(LOG, number, priority=2)
     assert list(ScheduledMessage.objects.values_list("refused", "refusal")) == [(False, None)]
-    assert move_due(ALIAS) == 1
+    assert move_due(LOG) == 1
     assert log() == [("t", "a", 1)]
     assert not ScheduledMessage.objects.exists()
 
@@ -128,23 +127,23 @@ def test_what_could_not_be_published_is_refused(changes: dict[str, Any], reason:
     number = later()
     before = ScheduledMessage.objects.values().get()
     with pytest.raises(SqlqueueError, match=reason):
-        edit(ALIAS, number, **changes)
+        edit(LOG, number, **changes)
     assert ScheduledMessage.objects.values().get() == before
 
 
 def test_a_topic_that_is_mistyped_is_not_created_by_trying() -> None:
     number = later()
     with pytest.raises(ConfigurationError, match="topic 'another' is not declared"):
-        edit(ALIAS, number, topic="another")
+        edit(LOG, number, topic="another")
     assert set(Topic.objects.values_list("name", flat=True)) == {"t"}
 
 
 def test_no_message_is_changed_that_has_entered_the_log() -> None:
     number = later()
-    run_now(ALIAS, [number])
-    move_due(ALIAS)
+    run_now(LOG, [number])
+    move_due(LOG)
     with pytest.raises(InvalidMessage, match=f"message {number} is no longer scheduled"):
-        edit(ALIAS, number, payload=2)
+        edit(LOG, number, payload=2)
     assert log() == [("t", "", 1)]
 
 
@@ -152,12 +151,15 @@ def test_an_edit_waits_for_a_move_and_then_comes_too_late() -> None:
     if connection.vendor == "sqlite":
         pytest.skip("one writer at a time: the two cannot overlap")
     number = later()
-    run_now(ALIAS, [number])
+    run_now(LOG, [number])
     with OpenTransaction() as other:
-        assert other.do(lambda: move_due(ALIAS)) == 1
+        assert other.do(lambda: move_due(LOG)) == 1
         with OpenTransaction() as mine:
-            tried = mine.start(lambda: edit(ALIAS, number, payload=2))
-            assert (run_now(ALIAS, [number]), withdraw(ALIAS, [number])) == (Changed(0, 1), Changed(0, 1))
+            tried = mine.start(lambda: edit(LOG, number, payload=2))
+            assert (run_now(LOG, [number]), withdraw(LOG, [number])) == (
+                Changed(0, 1),
+                Changed(0, 1),
+            )
             assert not tried.done()
             other.commit()
             with pytest.raises(InvalidMessage, match="no longer scheduled"):
@@ -172,21 +174,21 @@ class TestIds:
         later(id="x", key="k")
         number = later(id="y", key="k")
         with pytest.raises(InvalidMessage, match=r"another scheduled message .* has the id 'x'"):
-            edit(ALIAS, number, id="x")
-        edit(ALIAS, number, id="x", key="another key")
+            edit(LOG, number, id="x")
+        edit(LOG, number, id="x", key="another key")
         with pytest.raises(InvalidMessage, match=r"another scheduled message .* has the id 'x'"):
-            edit(ALIAS, number, key="k")
+            edit(LOG, number, key="k")
 
     def test_that_are_in_the_log_are_taken(self) -> None:
         offset = publish("t", 1, id="x", key="k").offset
         number = later(id="y", key="k")
         with pytest.raises(InvalidMessage, match=f"the message at offset {offset} .* has the id 'x'"):
-            edit(ALIAS, number, id="x")
+            edit(LOG, number, id="x")
 
     def test_do_not_keep_anything_else_from_being_changed(self) -> None:
         number = later(id="x", key="k")
         publish("t", 1, id="x", key="k")
-        edit(ALIAS, number, payload=5)
+        edit(LOG, number, payload=5)
         assert ScheduledMessage.objects.get().payload == 5
 
 
@@ -198,16 +200,16 @@ def test_what_is_made_due_is_moved_by_a_consumer_that_sleeps(consuming: Consumin
     publish("t", "first")
     wait_until(lambda: seen == ["first"])
     one, another = later("one"), later("another")
-    run_now(ALIAS, [one])
+    run_now(LOG, [one])
     wait_until(lambda: seen == ["first", "one"], timeout=20)
-    edit(ALIAS, another, at=datetime.now(timezone.utc) - timedelta(seconds=1))
+    edit(LOG, another, at=datetime.now(timezone.utc) - timedelta(seconds=1))
     wait_until(lambda: seen == ["first", "one", "another"], timeout=20)
 
 
 def test_consumers_are_notified_once_it_is_committed(notified: threading.Event) -> None:
     for change in (
-        lambda: run_now(ALIAS, [later()]),
-        lambda: edit(ALIAS, later(), at=datetime.now(timezone.utc)),
+        lambda: run_now(LOG, [later()]),
+        lambda: edit(LOG, later(), at=datetime.now(timezone.utc)),
     ):
         with transaction.atomic():
             change()
@@ -219,25 +221,25 @@ def test_consumers_are_notified_once_it_is_committed(notified: threading.Event) 
 def test_run_now_tries_refused_ones_again() -> None:
     number = refused(topic="no topic", priority=0)
     ScheduledMessage.objects.update(topic="t")
-    assert run_now(ALIAS, [number, number + 1]) == Changed(1, 1)
-    assert move_due(ALIAS) == 1
+    assert run_now(LOG, [number, number + 1]) == Changed(1, 1)
+    assert move_due(LOG) == 1
     assert log() == [("t", "", 1)]
 
 
 def test_what_is_withdrawn_never_enters_the_log() -> None:
     numbers = [later(number) for number in range(3)]
-    assert withdraw(ALIAS, numbers[:2]) == Changed(2, 0)
-    assert withdraw(ALIAS, numbers[:2]) == Changed(0, 2)
-    run_now(ALIAS, numbers)
-    move_due(ALIAS)
+    assert withdraw(LOG, numbers[:2]) == Changed(2, 0)
+    assert withdraw(LOG, numbers[:2]) == Changed(0, 2)
+    run_now(LOG, numbers)
+    move_due(LOG)
     assert log() == [("t", "", 2)]
 
 
 def test_more_than_one_transaction_takes_are_made_due(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(edit_module, "AT_ONCE", 2)
     numbers = [later(number) for number in range(5)]
-    assert run_now(ALIAS, numbers) == Changed(5, 0)
-    assert withdraw(ALIAS, numbers) == Changed(5, 0)
+    assert run_now(LOG, numbers) == Changed(5, 0)
+    assert withdraw(LOG, numbers) == Changed(5, 0)
     assert not ScheduledMessage.objects.exists()
 
 
@@ -245,7 +247,7 @@ def test_more_than_one_transaction_takes_are_made_due(monkeypatch: pytest.Monkey
 def test_headers_that_are_the_queues_own_are_refused_as_by_publish(name: str) -> None:
     number = later(headers={"a": 1})
     with pytest.raises(InvalidMessage, match="which is for the queue's own"):
-        edit(ALIAS, number, headers={name: "x"})
+        edit(LOG, number, headers={name: "x"})
     assert ScheduledMessage.objects.get().headers == {"a": 1}
 
 
@@ -253,14 +255,14 @@ def test_the_queues_own_headers_stay_whatever_a_person_gives(settings: Any) -> N
     settings.SQLQUEUE = {**settings.SQLQUEUE, "TOPICS": {"t": {"payload_version": 3}}}
     number = later(headers={"a": 1})
     own = {"sqlqueue-version": 3}
-    edit(ALIAS, number, headers={"b": 2})
+    edit(LOG, number, headers={"b": 2})
     assert ScheduledMessage.objects.get().headers == {"b": 2, **own}
-    edit(ALIAS, number, headers={"c": 3, **own})
+    edit(LOG, number, headers={"c": 3, **own})
     assert ScheduledMessage.objects.get().headers == {"c": 3, **own}
-    edit(ALIAS, number, headers=None)
+    edit(LOG, number, headers=None)
     assert ScheduledMessage.objects.get().headers == own
     with pytest.raises(InvalidMessage, match="which is for the queue's own"):
-        edit(ALIAS, number, headers={"sqlqueue-version": 4})
+        edit(LOG, number, headers={"sqlqueue-version": 4})
 
 
 TASK = {"task": "shop.tasks.run", "args": [], "kwargs": {}}
@@ -283,13 +285,13 @@ def test_no_edit_makes_another_task_of_a_message(changes: dict[str, Any], settin
     number = later()
     ScheduledMessage.objects.update(topic="tasks.default")
     with pytest.raises(InvalidMessage, match="hold tasks"):
-        edit(ALIAS, number, **changes)
-    edit(ALIAS, number, at=datetime.now(timezone.utc))
-    assert run_now(ALIAS, [number]).changed == 1
+        edit(LOG, number, **changes)
+    edit(LOG, number, at=datetime.now(timezone.utc))
+    assert run_now(LOG, [number]).changed == 1
 
 
 def test_no_edit_makes_a_task_of_a_message_that_is_none() -> None:
     number = later()
     with pytest.raises(InvalidMessage, match="hold tasks"):
-        edit(ALIAS, number, topic="tasks.default", payload=TASK)
+        edit(LOG, number, topic="tasks.default", payload=TASK)
     assert ScheduledMessage.objects.get().topic == "t"

@@ -12,6 +12,7 @@ from sqlqueue.operations import move as moving
 from sqlqueue.operations.move import move
 from sqlqueue.testing import drain
 from tests.consuming import Consuming, offset_row
+from tests.logs import LOG
 from tests.transactions import OpenTransaction
 
 
@@ -19,10 +20,10 @@ def test_a_partition_that_no_process_has_acquired_begins_at_the_target(consuming
     seen: list[int] = []
     consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
     publish_many("t", range(20))
-    register("default", "default", "t")
+    register(LOG, "default", "t")
     for partition in range(4):
-        move("default", "default", "t", highest_offset("default"), partition=partition)
-    assert offset_row("t").position == highest_offset("default")
+        move(LOG, "default", "t", highest_offset(LOG), partition=partition)
+    assert offset_row("t").position == highest_offset(LOG)
     drain()
     assert seen == []
 
@@ -34,9 +35,9 @@ def test_partitions_that_no_process_has_acquired_begin_at_the_target(
     seen: list[int] = []
     consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
     publish_many("t", range(20))
-    register("default", "default", "t")
-    skipped = highest_offset("default")
-    move("default", "default", "t", skipped)
+    register(LOG, "default", "t")
+    skipped = highest_offset(LOG)
+    move(LOG, "default", "t", skipped)
     assert ConsumerGroup.objects.get().start == 0  # where it began, as before
     publish_many("t", range(20, 40))
     drain()
@@ -46,26 +47,26 @@ def test_partitions_that_no_process_has_acquired_begin_at_the_target(
 @pytest.mark.parametrize("partition", [None, 0, 99])
 def test_what_is_not_registered_cannot_be_reset(consuming: Consuming, partition: int | None) -> None:
     if partition == 99:
-        register("default", "default", "t")
+        register(LOG, "default", "t")
     with pytest.raises(ConfigurationError, match="not registered there"):
-        move("default", "default", "t", 0, partition=partition)
+        move(LOG, "default", "t", 0, partition=partition)
 
 
 @pytest.mark.database("mariadb", "mysql", "postgresql")
 def test_it_is_refused_in_a_transaction_which_would_hold_up_publishers(consuming: Consuming) -> None:
     publish_many("t", range(3))
-    register("default", "default", "t")
+    register(LOG, "default", "t")
     with transaction.atomic(), pytest.raises(ConfigurationError, match="outside of transaction"):
-        move("default", "default", "t", 0)
+        move(LOG, "default", "t", 0)
 
 
 @pytest.mark.database("mariadb", "mysql", "postgresql")
 def test_it_does_not_wait_for_ever_for_a_transaction_that_publishes(consuming: Consuming) -> None:
     publish_many("t", range(3))
-    register("default", "default", "t")
+    register(LOG, "default", "t")
     with OpenTransaction() as open_transaction:
         open_transaction.do(lambda: publish("others", 1))
         with pytest.raises(HorizonUnknown, match="a transaction that publishes has been open"):
-            move("default", "default", "t", 0, timeout=0.3)
+            move(LOG, "default", "t", 0, timeout=0.3)
         open_transaction.commit()
-    assert move("default", "default", "t", 0) == 0
+    assert move(LOG, "default", "t", 0) == 0

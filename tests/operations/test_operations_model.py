@@ -30,8 +30,8 @@ from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, Partit
 from sqlqueue.operations.delete import delete, unsettled
 from sqlqueue.operations.move import move
 from sqlqueue.operations.purge import delete_purged, purge
+from tests.logs import LOG
 
-ALIAS = "default"
 GROUPS = ("one", "two")
 PARTITIONS = 2
 LONG = 3600.0
@@ -119,8 +119,8 @@ class OperationsMachine(RuleBasedStateMachine):
     def forget(self, subscriber: Subscriber) -> None:
         """What a supervisor does for a dead process."""
         subscriber._stop_listening()
-        release.free(ALIAS, subscriber.name)
-        heartbeat.leave(ALIAS, subscriber.name)
+        release.free(LOG, subscriber.name)
+        heartbeat.leave(LOG, subscriber.name)
 
     # -- handlers -----------------------------------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class OperationsMachine(RuleBasedStateMachine):
     @rule(index=st.integers(0, 1))
     def lose_the_leases(self, index: int) -> None:
         """It goes on, and does not know that another process may take its partitions."""
-        heartbeat.leave(ALIAS, self.subscribers[index].name)
+        heartbeat.leave(LOG, self.subscribers[index].name)
         PartitionLease.objects.filter(holder=self.subscribers[index].name).update(holder="", valid_until=None)
         self.interrupted()
         self.balance(1 - index)
@@ -271,7 +271,7 @@ class OperationsMachine(RuleBasedStateMachine):
         unacked = DeliveryState.objects.filter(topic=self.topic, consumer_group=group, acked=False)
         waiting = set(unacked.values_list("message_offset", flat=True))
         behind = {offset for offset in present if offset in self.keys and self.waits_behind(group, offset)}
-        target = move(ALIAS, group, self.topic, max(wanted, oldest))
+        target = move(LOG, group, self.topic, max(wanted, oldest))
         kept = set(unacked.values_list("message_offset", flat=True))
         assert kept == {offset for offset in waiting if offset <= target}
         for offset in offsets:
@@ -294,13 +294,13 @@ class OperationsMachine(RuleBasedStateMachine):
         self.note_dead_letters()
         present = self.present()
         target = sorted(self.keys)[(len(self.keys) - 1) * share // 4]
-        purged = purge(ALIAS, self.topic, through=target, unsettled=unsettled)
+        purged = purge(LOG, self.topic, through=target, unsettled=unsettled)
         assert purged.through <= target
         for group in purged.skipped:
             self.skipped[group] |= {offset for offset in present if offset <= purged.through} - self.done[group]
         if purged.skipped:
             self.interrupted()
-        delete_purged(ALIAS, self.topic)
+        delete_purged(LOG, self.topic)
         for group in purged.skipped:
             self.purged[group] |= {offset for offset in self.skipped[group] if offset <= purged.through}
         self.nothing_is_gone_that_somebody_needs()
@@ -311,11 +311,11 @@ class OperationsMachine(RuleBasedStateMachine):
         self.note_dead_letters()
         present = sorted(self.present())
         chosen = sorted({present[number] for number in which if number < len(present)})
-        waiting = {group: its.waiting for group, its in unsettled(ALIAS, self.topic, chosen).items()}
+        waiting = {group: its.waiting for group, its in unsettled(LOG, self.topic, chosen).items()}
         rows = DeliveryState.objects.filter(topic=self.topic, message_offset__in=chosen)
         for group, offset in rows.values_list("consumer_group", "message_offset"):
             waiting.get(group, set()).discard(offset)  # its owner may have it in memory, and dispatch it once more
-        deleted = delete(ALIAS, self.topic, chosen, also_unsettled=also)
+        deleted = delete(LOG, self.topic, chosen, also_unsettled=also)
         gone = set(chosen) - self.present()
         for group, unread in waiting.items():
             self.purged[group] |= unread & gone
@@ -332,7 +332,7 @@ class OperationsMachine(RuleBasedStateMachine):
     @rule()
     def collect(self) -> None:
         self.note_dead_letters()
-        collect(ALIAS, self.subscribers[0].reader.log_end.horizon, batches=10)
+        collect(LOG, self.subscribers[0].reader.log_end.horizon, batches=10)
         self.nothing_is_gone_that_somebody_needs()
 
     def nothing_is_gone_that_somebody_needs(self) -> None:
@@ -388,7 +388,7 @@ class OperationsMachine(RuleBasedStateMachine):
         self.interrupted()
         self.pools[1].tasks.clear()
         self.subscribers[1]._stop_listening()
-        heartbeat.beat(ALIAS, self.subscribers[0].name, [(group, self.topic) for group in GROUPS], LONG)
+        heartbeat.beat(LOG, self.subscribers[0].name, [(group, self.topic) for group in GROUPS], LONG)
         self.subscribers[
             0
         ]._lease_renewer.run_once()  # as a process's does: an owner with nothing to write hears of a move by it

@@ -13,6 +13,7 @@ from sqlqueue.models import Message, PeriodicSchedule
 from sqlqueue.operations.periodic import pause, remove, resume, run_now
 from sqlqueue.stats.periodic import schedules, upcoming
 from tests.log.test_ticks import declared, ids, last_due, pass_by, publish_all, row, schedule, set_back
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -20,23 +21,23 @@ pytestmark = pytest.mark.django_db(transaction=True)
 class TestPausing:
     def test_no_tick_is_published_until_it_is_resumed(self) -> None:
         digests = declared(schedule())
-        assert (pause("default", "job"), pause("default", "job")) == (True, False)
+        assert (pause(LOG, "job"), pause(LOG, "job")) == (True, False)
         set_back("job", last_due(60))
         assert (publish_all(digests), ids()) == (0, [])
 
     @pytest.mark.parametrize(("missed", "count"), [("last", 1), ("all", 61), ("skip", 0)])
     def test_what_fell_due_meanwhile_counts_as_missed(self, missed: str, count: int) -> None:
         digests, due = declared(schedule(missed=missed)), last_due(60)
-        pause("default", "job")
+        pause(LOG, "job")
         set_back("job", due - timedelta(hours=1))
-        assert (resume("default", "job"), resume("default", "job")) == (True, False)
+        assert (resume(LOG, "job"), resume(LOG, "job")) == (True, False)
         publish_all(digests)
         assert ids() == [tick_id("job", due - timedelta(minutes=ago)) for ago in range(count - 1, -1, -1)]
 
     def test_a_resumed_schedule_goes_on(self) -> None:
         digests = declared(schedule(missed="skip"))
-        pause("default", "job")
-        resume("default", "job")
+        pause(LOG, "job")
+        resume(LOG, "job")
         due = last_due(60)
         set_back("job", due)
         publish_all(digests)
@@ -65,24 +66,24 @@ class TestPausing:
         original = ticks._advance
 
         def resumed(*arguments: Any) -> bool:
-            pause("default", "job")
-            resume("default", "job")
+            pause(LOG, "job")
+            resume(LOG, "job")
             return original(*arguments)
 
         monkeypatch.setattr(ticks, "_advance", resumed)
-        assert (publish_due("default", digests).published, ids()) == (0, [])
+        assert (publish_due(LOG, digests).published, ids()) == (0, [])
 
     @pytest.mark.parametrize("operation", [pause, remove, resume, run_now])
     def test_an_unknown_schedule_is_refused(self, operation: Any) -> None:
         declared(schedule("nightly"))
         with pytest.raises(ConfigurationError, match="Did you mean 'nightly'"):
-            operation("default", "nightli")
+            operation(LOG, "nightli")
 
 
 class TestRunNow:
     def test_it_is_a_message_of_its_own(self) -> None:
         declared(schedule(group="g"))
-        first, second = run_now("default", "job"), run_now("default", "job")
+        first, second = run_now(LOG, "job"), run_now(LOG, "job")
         assert first.id != second.id
         assert {"@run-" in one for one in ids()} == {True}
         message = Message.objects.first()
@@ -91,10 +92,10 @@ class TestRunNow:
 
     def test_it_moves_no_tick_and_works_while_paused(self) -> None:
         digests, due = declared(schedule()), last_due(60)
-        pause("default", "job")
-        run_now("default", "job")
+        pause(LOG, "job")
+        run_now(LOG, "job")
         assert len(ids()) == 1
-        resume("default", "job")
+        resume(LOG, "job")
         set_back("job", due)
         publish_all(digests)
         assert ids()[1:] == [tick_id("job", due)]
@@ -104,13 +105,13 @@ class TestRemoving:
     def test_one_that_no_process_has_is_gone(self) -> None:
         declared(schedule())
         set_back("job", last_due(60), attended=False)
-        remove("default", "job")
+        remove(LOG, "job")
         assert not PeriodicSchedule.objects.exists()
 
     def test_one_that_is_in_the_code_stays(self) -> None:
         declared(schedule())
         with pytest.raises(ConfigurationError, match="in the code of a running"):
-            remove("default", "job")
+            remove(LOG, "job")
         assert PeriodicSchedule.objects.exists()
 
     def test_one_that_a_clock_has_left_far_ahead_begins_anew(self) -> None:
@@ -118,7 +119,7 @@ class TestRemoving:
         digests = declared(schedule())
         pass_by(-365 * 86_400)
         assert publish_all(digests) == 0
-        remove("default", "job")
+        remove(LOG, "job")
         declared(schedule())
         due = last_due(60)
         set_back("job", due)
@@ -129,10 +130,10 @@ class TestRemoving:
 class TestWhatPeopleSee:
     def test_states(self) -> None:
         digests = declared(*(schedule(name) for name in ("active", "paused", "refused", "undeclared")))
-        pause("default", "paused")
+        pause(LOG, "paused")
         PeriodicSchedule.objects.filter(name="refused").update(refusal="no such topic")
         set_back("undeclared", last_due(60), attended=False)
-        found = {one.name: one for one in schedules("default")}
+        found = {one.name: one for one in schedules(LOG)}
         assert {one.state for one in found.values()} == set(digests)
         assert all(one.state == name for name, one in found.items())
         assert found["active"].next_tick == row("active").next_tick
@@ -141,12 +142,12 @@ class TestWhatPeopleSee:
     def test_a_definition_that_cannot_be_read_is_shown_with_the_reason(self) -> None:
         declared(schedule())
         PeriodicSchedule.objects.update(definition="{}")
-        (found,) = schedules("default")
+        (found,) = schedules(LOG)
         assert "cannot be read" in found.refusal
 
     def test_upcoming_ticks_of_all_schedules_are_in_order(self) -> None:
         declared(schedule("a", 86_400), schedule("b", 43_200), schedule("c", 1e8))
-        found = upcoming("default", 2)
+        found = upcoming(LOG, 2)
         assert [one.schedule for one in found].count("a") == 2
         assert [one.schedule for one in found].count("b") == 4
         assert found == sorted(found)
@@ -154,5 +155,5 @@ class TestWhatPeopleSee:
 
     def test_upcoming_ticks_are_bounded(self) -> None:
         declared(schedule("a", 1), schedule("b", 1))
-        assert len(upcoming("default", 3660)) == 1_000
-        assert {one.schedule for one in upcoming("default", 1, "a", most=10)} == {"a"}
+        assert len(upcoming(LOG, 3660)) == 1_000
+        assert {one.schedule for one in upcoming(LOG, 1, "a", most=10)} == {"a"}

@@ -19,10 +19,10 @@ from sqlqueue.operations.replay_requests import request_replay
 from sqlqueue.operations.requests import carry_out
 from sqlqueue.stats import sampling
 from tests.consuming import QUICK, Consuming, offset_row
+from tests.logs import LOG
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
-ALIAS = "default"
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +31,9 @@ def _one_partition(consuming: Consuming, settings: Any) -> None:
 
 
 def collect_all() -> None:
-    horizon = Horizon(ALIAS)
+    horizon = Horizon(LOG)
     horizon.wait()
-    collect(ALIAS, horizon)
+    collect(LOG, horizon)
 
 
 def left(topic: str = "t") -> list[Any]:
@@ -55,10 +55,10 @@ class TestOfWhatIsSettled:
         consuming.consumer("t", lambda delivery: None, group="quick")
         publish_many("t", range(3))
         consuming.drain()
-        register(ALIAS, "slow", "t")
-        assert preview(ALIAS, "t") == PurgePreview(offset_of(2), 3, {"quick": 0, "slow": 3}, False)
-        assert purge(ALIAS, "t").skipped == []
-        assert delete_purged(ALIAS, "t") == (0, False)
+        register(LOG, "slow", "t")
+        assert preview(LOG, "t") == PurgePreview(offset_of(2), 3, {"quick": 0, "slow": 3}, False)
+        assert purge(LOG, "t").skipped == []
+        assert delete_purged(LOG, "t") == (0, False)
         assert left() == [0, 1, 2]
 
         seen: list[Any] = []
@@ -74,11 +74,11 @@ class TestOfWhatIsSettled:
         publish_many("t", range(5))
         consuming.drain()
         through = offset_of(2)
-        assert preview(ALIAS, "t", through).messages == 3
-        assert purge(ALIAS, "t", through=through).through == through
-        assert delete_purged(ALIAS, "t") == (3, False)
+        assert preview(LOG, "t", through).messages == 3
+        assert purge(LOG, "t", through=through).through == through
+        assert delete_purged(LOG, "t") == (3, False)
         assert left() == [3, 4]
-        purge(ALIAS, "t", through=1)
+        purge(LOG, "t", through=1)
         assert Topic.objects.get(name="t").purged_to == through  # what was released stays so
 
     def test_of_a_topic_that_keeps_its_messages_for_ever(self, consuming: Consuming) -> None:
@@ -86,7 +86,7 @@ class TestOfWhatIsSettled:
         Topic.objects.update(retention=None)
         collect_all()
         assert len(left()) == 5
-        purge(ALIAS, "t")
+        purge(LOG, "t")
         publish("t", 5)
         collect_all()
         assert left() == [5]
@@ -94,16 +94,16 @@ class TestOfWhatIsSettled:
     def test_past_the_bound_of_one_call(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(collecting, "BATCH", 2)
         publish_many("t", range(5))
-        purge(ALIAS, "t")
-        assert delete_purged(ALIAS, "t", batches=1) == (2, True)
-        assert delete_purged(ALIAS, "t", batches=5) == (3, False)
+        purge(LOG, "t")
+        assert delete_purged(LOG, "t", batches=1) == (2, True)
+        assert delete_purged(LOG, "t", batches=5) == (3, False)
 
     def test_leaves_what_is_scheduled_and_other_topics(self) -> None:
         publish("t", 1)
         publish("t", 2, delay=60)
         publish("wide", 3)
-        purge(ALIAS, "t", unsettled=True)
-        delete_purged(ALIAS, "t")
+        purge(LOG, "t", unsettled=True)
+        delete_purged(LOG, "t")
         assert (left(), left("wide"), ScheduledMessage.objects.count()) == ([], [3], 1)
 
 
@@ -135,10 +135,10 @@ class TestOfWhatIsNotSettled:
         publish_many("t", [NewMessage(p, key=k) for p, k in [("f1", "a"), ("a2", "a"), ("p3", "b"), ("x4", "c")]])
         consuming.drain()
         assert BlockedRange.objects.filter(consumer_group="g").exists()
-        found = preview(ALIAS, "t")
+        found = preview(LOG, "t")
         assert (found.messages, found.unsettled, found.estimated) == (4, {"g": 3, "other": 0}, True)
-        assert purge(ALIAS, "t", unsettled=True).skipped == ["g"]
-        assert delete_purged(ALIAS, "t") == (4, False)
+        assert purge(LOG, "t", unsettled=True).skipped == ["g"]
+        assert delete_purged(LOG, "t") == (4, False)
         assert not DeliveryState.objects.exists()
         assert not BlockedRange.objects.exists()
         assert [lag(group) for group in ("g", "other")] == [0, 0]
@@ -154,11 +154,11 @@ class TestOfWhatIsNotSettled:
         publish_many("t", [NewMessage(f"f{n}", key="a" if n < 4 else "b") for n in range(6)])
         consuming.drain()
         through = offset_of("f1")
-        purge(ALIAS, "t", through=through, unsettled=True)
-        delete_purged(ALIAS, "t")
+        purge(LOG, "t", through=through, unsettled=True)
+        delete_purged(LOG, "t")
         assert left() == ["f2", "f3", "f4", "f5"]
         assert offset_row("t", "g").offset_acked == through
-        assert preview(ALIAS, "t").unsettled == {"g": 4}
+        assert preview(LOG, "t").unsettled == {"g": 4}
         stuck.broken = False
         DeliveryState.objects.all().update(invisible_until="2020-01-01T00:00:00+00:00")
         consuming.drain()
@@ -180,9 +180,9 @@ class TestOfWhatIsNotSettled:
         host = consuming.start()
         wait_until(lambda: began == [0])
         token = offset_row("t", "g").fencing_token
-        assert purge(ALIAS, "t", unsettled=True).skipped == ["g"]
+        assert purge(LOG, "t", unsettled=True).skipped == ["g"]
         assert offset_row("t", "g").fencing_token > token  # nothing that its owner remembers counts any more
-        assert delete_purged(ALIAS, "t") == (3, False)
+        assert delete_purged(LOG, "t") == (3, False)
         gate.set()
         publish("t", 9, key="a")
         wait_until(lambda: ended == [9])
@@ -197,9 +197,9 @@ class TestOfWhatIsNotSettled:
         consuming.drain()
         publish_many("t", range(3, 6))
         Offset.objects.update(claimed_to=offset_of(5))  # dispatched, and never settled
-        assert preview(ALIAS, "t").unsettled == {"g": 3}
-        purge(ALIAS, "t", unsettled=True)
-        delete_purged(ALIAS, "t")
+        assert preview(LOG, "t").unsettled == {"g": 3}
+        purge(LOG, "t", unsettled=True)
+        delete_purged(LOG, "t")
         row = offset_row("t", "g")
         assert left() == []
         assert row.position == row.claimed_to == row.offset_acked
@@ -211,20 +211,20 @@ class TestOfWhatIsNotSettled:
         consuming.drain()
         publish_many("t", range(4))
         Offset.objects.update(claimed_to=offset_of(3))
-        purge(ALIAS, "t", through=offset_of(1), unsettled=True)
+        purge(LOG, "t", through=offset_of(1), unsettled=True)
         assert offset_row("t", "g").claimed_to == offset_of(3)
-        delete_purged(ALIAS, "t")
+        delete_purged(LOG, "t")
         consuming.drain()
         assert sorted(seen, key=str) == [2, 3, "first"]
         assert lag("g") == 0
 
     def test_in_partitions_that_were_never_owned(self, consuming: Consuming) -> None:
-        register(ALIAS, "g", "wide")
+        register(LOG, "g", "wide")
         publish_many("wide", range(20))
-        assert preview(ALIAS, "wide").unsettled == {"g": 20}
-        purge(ALIAS, "wide", unsettled=True)
-        assert delete_purged(ALIAS, "wide") == (20, False)
-        assert preview(ALIAS, "wide").unsettled == {"g": 0}
+        assert preview(LOG, "wide").unsettled == {"g": 20}
+        purge(LOG, "wide", unsettled=True)
+        assert delete_purged(LOG, "wide") == (20, False)
+        assert preview(LOG, "wide").unsettled == {"g": 0}
         seen: list[Any] = []
         consuming.consumer("wide", lambda delivery: seen.append(delivery.payload), group="g")
         publish("wide", 99)
@@ -238,8 +238,8 @@ class TestOfWhatIsNotSettled:
         consuming.consumer("t", stuck, group="g")
         publish("t", "d1", key="a")
         consuming.drain()
-        purge(ALIAS, "t", unsettled=True)
-        delete_purged(ALIAS, "t")
+        purge(LOG, "t", unsettled=True)
+        delete_purged(LOG, "t")
         assert left() == []
         stuck.broken = False
         assert replay("t") == 1
@@ -251,7 +251,7 @@ class TestOfWhatIsNotSettled:
         publish("t", 1)
         consuming.drain()
         token = offset_row("t", "g").fencing_token
-        assert purge(ALIAS, "t", unsettled=True).skipped == []
+        assert purge(LOG, "t", unsettled=True).skipped == []
         assert offset_row("t", "g").fencing_token == token
 
 
@@ -260,9 +260,9 @@ def test_what_cannot_be_purged_is_refused(call: Any) -> None:
     publish("t", 1)
     Topic.objects.create(name="t_dlq", partitions=1)
     with pytest.raises(ConfigurationError, match="there is no topic 'no'"):
-        call(ALIAS, "no")
+        call(LOG, "no")
     with pytest.raises(ConfigurationError, match="has dead letters: discard those"):
-        call(ALIAS, "t_dlq")
+        call(LOG, "t_dlq")
 
 
 def test_groups_that_have_settled_everything_up_to_there_are_left_alone(consuming: Consuming) -> None:
@@ -272,9 +272,9 @@ def test_groups_that_have_settled_everything_up_to_there_are_left_alone(consumin
     last = Message.objects.latest("offset").offset
     publish_many("t", range(5))
     tokens = list(PartitionLease.objects.order_by("id").values_list("fencing_token", flat=True))
-    assert purge(ALIAS, "t", through=last, unsettled=True).skipped == []
+    assert purge(LOG, "t", through=last, unsettled=True).skipped == []
     assert list(PartitionLease.objects.order_by("id").values_list("fencing_token", flat=True)) == tokens
-    assert purge(ALIAS, "t", unsettled=True).skipped == ["g"]
+    assert purge(LOG, "t", unsettled=True).skipped == ["g"]
 
 
 @pytest.mark.database("mariadb", "mysql")
@@ -289,10 +289,10 @@ def test_nothing_is_read_before_the_leases_are_locked(consuming: Consuming) -> N
         before.append(sql)
         return execute(sql, params, many, context)
 
-    server = ServerIdentity(ALIAS)
+    server = ServerIdentity(LOG)
     server.make_sure()
     with connection.execute_wrapper(note), transaction.atomic():
-        assert _skip(ALIAS, "g", "t", 10**6, server)
+        assert _skip(LOG, "g", "t", 10**6, server)
     locked = next(number for number, sql in enumerate(before) if "sqlqueue_partition_lease" in sql)
     assert [sql for sql in before[: locked + 1] if sql.startswith("SELECT") and not sql.endswith("FOR UPDATE")] == []
 
@@ -308,16 +308,16 @@ def test_a_replay_whose_trial_is_taken_out_of_the_log_has_failed(way: str, consu
     publish_many("t", range(2))
     consuming.drain()
     dying.clear()
-    replay = request_replay(ALIAS, "t", trial=True)
-    carry_out(ALIAS)
+    replay = request_replay(LOG, "t", trial=True)
+    carry_out(LOG)
     consuming.drain()
     replay.refresh_from_db()
     assert replay.state == "trial"
     if way == "purge":
-        purge(ALIAS, "t", unsettled=True)
+        purge(LOG, "t", unsettled=True)
     else:
-        assert delete(ALIAS, "t", [replay.trial_offset], also_unsettled=True).deleted == 1
-    carry_out(ALIAS)
+        assert delete(LOG, "t", [replay.trial_offset], also_unsettled=True).deleted == 1
+    carry_out(LOG)
     replay.refresh_from_db()
     assert (replay.state, replay.done) == ("failed", 1)
     assert "by an operator" in replay.note
@@ -325,10 +325,10 @@ def test_a_replay_whose_trial_is_taken_out_of_the_log_has_failed(way: str, consu
 
 def test_offsets_that_were_purged_are_known_to_the_sequence() -> None:
     publish_many("t", range(5))
-    last = purge(ALIAS, "t", unsettled=True).through
-    delete_purged(ALIAS, "t")
+    last = purge(LOG, "t", unsettled=True).through
+    delete_purged(LOG, "t")
     assert not Message.objects.exists()
-    assert look(ALIAS).known == last
+    assert look(LOG).known == last
 
 
 def test_an_estimate_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,9 +336,9 @@ def test_an_estimate_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sampling, "EXACT", 5)
     monkeypatch.setattr(sampling, "WINDOWS", 8)
     monkeypatch.setattr(sampling, "ROUNDS", 1)
-    register(ALIAS, "g", "t")
+    register(LOG, "g", "t")
     publish_many("t", range(100))
-    found = preview(ALIAS, "t")
+    found = preview(LOG, "t")
     assert found.estimated
     assert found.messages == found.unsettled["g"] == pytest.approx(100, abs=30)
 
@@ -349,7 +349,7 @@ def test_it_waits_for_publishers_and_spares_what_they_publish(consuming: Consumi
         pytest.skip("one writer at a time")
     from tests.transactions import OpenTransaction
 
-    register(ALIAS, "g", "t")
+    register(LOG, "g", "t")
     publish("t", "before")
     with OpenTransaction() as publisher:
         publisher.do(lambda: publish("t", "late"))
@@ -372,12 +372,12 @@ def _purged_elsewhere() -> Any:
     from django.db import connections
 
     try:
-        result = purge(ALIAS, "t", unsettled=True)
-        delete_purged(ALIAS, "t")
+        result = purge(LOG, "t", unsettled=True)
+        delete_purged(LOG, "t")
         return result
     finally:
         connections.close_all()
 
 
 def lag_of_all(group: str) -> int:
-    return preview(ALIAS, "t").unsettled[group]
+    return preview(LOG, "t").unsettled[group]

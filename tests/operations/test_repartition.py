@@ -17,6 +17,7 @@ from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.database import insert_sql, turning
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.known_layouts import forget_layouts, known_layouts
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.change_state import under_way
 from sqlqueue.log.layouts import epochs
@@ -24,6 +25,7 @@ from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import EpochEnd, EpochSlot, Layout, Message, Topic
 from sqlqueue.operations.drop import drop
 from sqlqueue.operations.repartition import STUBBORN, Repartition, abort, begin
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.transactions import OpenTransaction
 
@@ -41,13 +43,13 @@ def topic() -> Topic:
 
 
 def alter(partitions: int) -> None:
-    begin("default", TOPIC, partitions)
+    begin(LOG, TOPIC, partitions)
     finish()
 
 
 def finish(timeout: float = 60.0) -> None:
     until = time.monotonic() + timeout
-    for progress in Repartition("default").run(0.01):
+    for progress in Repartition(LOG).run(0.01):
         assert time.monotonic() < until, progress
 
 
@@ -68,12 +70,12 @@ def test_every_epoch_has_partition_numbers_of_its_own() -> None:
     assert partition_of(before) == crc("a") % 4
     assert partition_of(during) == 4 + crc("a") % 6
     assert partition_of(after) == 10 + crc("a") % 2
-    assert [(e.number, e.base, e.partitions, e.end) for e in epochs("default", TOPIC)] == [
+    assert [(e.number, e.base, e.partitions, e.end) for e in epochs(LOG, TOPIC)] == [
         (0, 0, 4, before),
         (1, 4, 6, during),
         (2, 10, 2, None),
     ]
-    assert under_way("default") is None
+    assert under_way(LOG) is None
     assert not EpochSlot.objects.exists()
 
 
@@ -104,18 +106,18 @@ def test_an_id_stays_unique_over_epochs() -> None:
 def test_one_change_at_a_time() -> None:
     Topic.objects.create(name="second", partitions=1)
     with pytest.raises(ConfigurationError, match="4 partitions already"):
-        begin("default", TOPIC, 4)
+        begin(LOG, TOPIC, 4)
     with pytest.raises(ConfigurationError, match="dead letters"):
-        begin("default", f"{TOPIC}_dlq", 5)
+        begin(LOG, f"{TOPIC}_dlq", 5)
     with pytest.raises(ConfigurationError, match="no topic"):
-        begin("default", "none", 5)
-    if begin("default", TOPIC, 5) is not None:
+        begin(LOG, "none", 5)
+    if begin(LOG, TOPIC, 5) is not None:
         with pytest.raises(ConfigurationError, match="one topic's at a time"):
-            begin("default", "second", 2)
+            begin(LOG, "second", 2)
     finish()
-    begin("default", "second", 2)
+    begin(LOG, "second", 2)
     finish()
-    assert [one.partitions for one in epochs("default", "second")] == [1, 2]
+    assert [one.partitions for one in epochs(LOG, "second")] == [1, 2]
 
 
 @GATED
@@ -124,9 +126,9 @@ def test_a_transaction_that_was_open_before_may_publish_on() -> None:
     before it has ended."""
     with OpenTransaction() as open_one:
         first = open_one.do(lambda: publish(TOPIC, 1, key="a").offset)
-        change = begin("default", TOPIC, 6)
+        change = begin(LOG, TOPIC, 6)
         assert change is not None
-        driver = Repartition("default")
+        driver = Repartition(LOG)
         for _ in range(60):
             assert driver.step() is not None
         assert not EpochEnd.objects.exists()
@@ -171,34 +173,34 @@ def isolation(level: str) -> object:
 
 @SLOTTED
 def test_it_can_be_aborted_until_the_first_keys_have_gone_over() -> None:
-    begin("default", TOPIC, 6)
-    Repartition("default").step()
+    begin(LOG, TOPIC, 6)
+    Repartition(LOG).step()
     publish(TOPIC, 1, key="a")
-    abort("default", TOPIC)
+    abort(LOG, TOPIC)
     publish(TOPIC, 2, key="a")
     finish()
     assert partition_of(publish(TOPIC, 3, key="a").offset) == crc("a") % 4
-    assert [(one.number, one.end) for one in epochs("default", TOPIC)] == [(0, None)]
+    assert [(one.number, one.end) for one in epochs(LOG, TOPIC)] == [(0, None)]
     assert not EpochSlot.objects.exists()
     with pytest.raises(ConfigurationError, match="nothing to abort"):
-        abort("default", TOPIC)
-    begin("default", TOPIC, 6)
-    driver = Repartition("default")
+        abort(LOG, TOPIC)
+    begin(LOG, TOPIC, 6)
+    driver = Repartition(LOG)
     wait_until(lambda: driver.step() and EpochSlot.objects.filter(epoch=2).exists())
     with pytest.raises(ConfigurationError, match="no way back"):
-        abort("default", TOPIC)
+        abort(LOG, TOPIC)
     finish()
-    assert [(one.number, one.base, one.partitions) for one in epochs("default", TOPIC)] == [(0, 0, 4), (2, 10, 6)]
+    assert [(one.number, one.base, one.partitions) for one in epochs(LOG, TOPIC)] == [(0, 0, 4), (2, 10, 6)]
 
 
 def test_a_dropped_topic_goes_on_with_its_last_partitions() -> None:
     """What still publishes remembers them, and no number is used again."""
     alter(6)
-    drop("default", TOPIC)
+    drop(LOG, TOPIC)
     Topic.objects.create(name=TOPIC, partitions=9)
     forget_topics()
     assert partition_of(publish(TOPIC, 1, key="a").offset) == 4 + crc("a") % 6
-    assert [(one.base, one.partitions) for one in epochs("default", TOPIC)] == [(4, 6)]
+    assert [(one.base, one.partitions) for one in epochs(LOG, TOPIC)] == [(4, 6)]
 
 
 @SLOTTED
@@ -207,15 +209,15 @@ def test_the_horizon_waits_for_whoever_holds_a_slot_old_or_new(held: int, monkey
     monkeypatch.setattr(insert_sql, "slot", lambda: held)
     with OpenTransaction() as former:
         former.do(lambda: publish(TOPIC, 1, key="a"))
-        begin("default", TOPIC, 6)
-        driver = Repartition("default")
+        begin(LOG, TOPIC, 6)
+        driver = Repartition(LOG)
         wait_until(lambda: (left := driver.step()) and left.left == 1)
         monkeypatch.setattr(insert_sql, "slot", lambda: 9)
-        known_layouts("default")
+        known_layouts(LOG)
         with OpenTransaction() as later:
             later.do(lambda: publish(TOPIC, 1, key="b"))
             highest = publish(TOPIC, 1, key="c").offset or 0
-            horizon = Horizon("default")
+            horizon = Horizon(LOG)
             for _ in range(40):
                 assert horizon.probe(highest) < highest - 1
             first, last = (former, later) if held else (later, former)
@@ -229,7 +231,7 @@ def test_the_horizon_waits_for_whoever_holds_a_slot_old_or_new(held: int, monkey
             last.commit()
         wait_until(lambda: horizon.probe(highest) >= highest)
         finish()
-        assert Horizon("default").wait() == highest
+        assert Horizon(LOG).wait() == highest
 
 
 @SLOTTED
@@ -239,16 +241,16 @@ def test_a_row_that_is_never_free_is_waited_for_briefly(monkeypatch: pytest.Monk
     waited: list[bool] = []
     switch = turning.switch_gate_rows
 
-    def watched(alias: str, generation: int, slots: list[int], wait: bool = False) -> int:
-        turned = switch(alias, generation, slots, wait)
+    def watched(log: Log, generation: int, slots: list[int], wait: bool = False) -> int:
+        turned = switch(log, generation, slots, wait)
         waited.extend([bool(turned)] if wait else [])
         return turned
 
     monkeypatch.setattr(turning, "switch_gate_rows", watched)
     with OpenTransaction() as holder:
         holder.do(lambda: publish(TOPIC, 1, key="a"))
-        begin("default", TOPIC, 6)
-        driver = Repartition("default")
+        begin(LOG, TOPIC, 6)
+        driver = Repartition(LOG)
         for _ in range(STUBBORN + 1):
             driver.step()
         assert waited == [False]
@@ -277,8 +279,8 @@ def test_only_the_gate_is_waited_for_and_publishers_are_not_held_up() -> None:
     """While the change cannot go on, no publisher waits."""
     with OpenTransaction() as old:
         old.do(lambda: publish_many(TOPIC, [NewMessage(n, key=f"k{n}") for n in range(500)]))
-        begin("default", TOPIC, 6)
-        driver = Repartition("default")
+        begin(LOG, TOPIC, 6)
+        driver = Repartition(LOG)
         for n in range(30):
             driver.step()
             with transaction.atomic():
@@ -361,17 +363,17 @@ def test_many_publish_while_it_is_altered_again_and_again() -> None:
         wait_until(lambda: publishers.published > 20)
         for partitions in (7, 2, 5):
             alter(partitions)
-            base = epochs("default", TOPIC)[-1].base
+            base = epochs(LOG, TOPIC)[-1].base
             wait_until(lambda base=base: Message.objects.filter(partition__gte=base).count() > 20)
     check_order(4)
-    assert under_way("default") is None
+    assert under_way(LOG) is None
 
 
 @GATED
 def test_whoever_dies_at_a_step_another_one_goes_on() -> None:
     """Each step is taken by a process of its own, so to speak: all that is known is in the tables."""
     with Publishers(3):
-        begin("default", TOPIC, 6)
-        wait_until(lambda: Repartition("default").step() is None)
+        begin(LOG, TOPIC, 6)
+        wait_until(lambda: Repartition(LOG).step() is None)
         wait_until(lambda: Message.objects.filter(partition__gte=4).count() > 20)
     check_order(2)

@@ -13,7 +13,6 @@ from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.database import turning
 from sqlqueue.database.insert_sql import ADVISORY, SLOTS
 from sqlqueue.database.known_layouts import forget_layouts
-from sqlqueue.database.statements import execute
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.change_state import under_way
 from sqlqueue.log.groups import lock_topic, register, revoke, start_all
@@ -22,6 +21,7 @@ from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import ConsumerGroup, Layout, Message, PartitionLease, PublishGate, Topic
 from sqlqueue.operations.drop import drop
 from sqlqueue.operations.repartition import Repartition, begin
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.transactions import OpenTransaction
 
@@ -37,23 +37,23 @@ def topic() -> Topic:
 
 
 def alter(partitions: int) -> None:
-    begin("default", TOPIC, partitions)
-    for _ in Repartition("default").run(0.01):
+    begin(LOG, TOPIC, partitions)
+    for _ in Repartition(LOG).run(0.01):
         pass
 
 
 @pytest.mark.database("postgresql")
 def test_a_process_that_was_stopped_puts_no_former_generation_in_force() -> None:
     """It was stopped before the step of a change that others have ended; then the topic was altered again."""
-    change = begin("default", TOPIC, 6)
+    change = begin(LOG, TOPIC, 6)
     assert change is not None
-    stopped = Repartition("default")
-    for _ in Repartition("default").run(0.01):
+    stopped = Repartition(LOG)
+    for _ in Repartition(LOG).run(0.01):
         pass
     alter(2)
     stopped._at_once(change)
     publish(TOPIC, 1, key="a")
-    assert Message.objects.get().partition >= epochs("default", TOPIC)[-1].base == 10
+    assert Message.objects.get().partition >= epochs(LOG, TOPIC)[-1].base == 10
 
 
 def test_a_database_that_was_flushed_takes_messages_of_a_topic_that_had_been_altered() -> None:
@@ -74,12 +74,12 @@ def test_a_restore_of_the_layouts_alone_gets_its_generation_back(by: str) -> Non
 
     alter(6)
     if connection.vendor == "postgresql":
-        turning.put_in_force("default", 0)
+        turning.put_in_force(LOG, 0)
     else:
         PublishGate.objects.filter(slot__gte=0).delete()
         PublishGate.objects.bulk_create(PublishGate(slot=slot, generation=0) for slot in range(SLOTS))
     forget_layouts()
-    {"fill": fill, "recover": recover}[by]("default")
+    {"fill": fill, "recover": recover}[by](LOG)
     publish(TOPIC, 1, key="a")
     assert Message.objects.get().partition >= 4
 
@@ -87,13 +87,13 @@ def test_a_restore_of_the_layouts_alone_gets_its_generation_back(by: str) -> Non
 @pytest.fixture
 def least() -> Iterator[None]:
     """Work as a role that may change rows, and nothing else."""
-    execute("default", "CREATE ROLE least")
-    execute("default", "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO least")
-    execute("default", "SET ROLE least")
+    LOG.execute("CREATE ROLE least")
+    LOG.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO least")
+    LOG.execute("SET ROLE least")
     yield
-    execute("default", "RESET ROLE")
-    execute("default", "DROP OWNED BY least")
-    execute("default", "DROP ROLE least")
+    LOG.execute("RESET ROLE")
+    LOG.execute("DROP OWNED BY least")
+    LOG.execute("DROP ROLE least")
 
 
 @pytest.mark.database("postgresql")
@@ -101,17 +101,17 @@ def test_a_role_that_may_not_change_the_generation_begins_nothing(least: None) -
     """What it had begun it could neither end nor abort."""
     publish(TOPIC, 1, key="a")
     with pytest.raises(ConfigurationError, match="GRANT UPDATE ON SEQUENCE sqlqueue_generation TO"):
-        begin("default", TOPIC, 6)
-    assert under_way("default") is None
+        begin(LOG, TOPIC, 6)
+    assert under_way(LOG) is None
 
 
 @pytest.mark.database("mariadb", "mysql", "postgresql")
 def test_a_topic_is_not_half_dropped_while_it_is_altered() -> None:
     publish(TOPIC, 1, key="a")
-    register("default", "g", TOPIC)
-    begin("default", TOPIC, 6)
+    register(LOG, "g", TOPIC)
+    begin(LOG, TOPIC, 6)
     with pytest.raises(ConfigurationError, match="being changed"):
-        drop("default", TOPIC, unsettled=True)
+        drop(LOG, TOPIC, unsettled=True)
     assert Message.objects.count() == ConsumerGroup.objects.count() == 1
     assert not Topic.objects.get(name=TOPIC).paused
 
@@ -128,17 +128,17 @@ def test_a_duplicate_asks_nothing_of_the_layouts() -> None:
 def test_later_epochs_wait_for_a_rewound_group_of_a_topic_that_was_made_again() -> None:
     """Its row has more partitions than its first epoch had."""
     alter(6)
-    drop("default", TOPIC)
+    drop(LOG, TOPIC)
     Topic.objects.create(name=TOPIC, partitions=30)
     forget_topics()
-    register("default", "g", TOPIC)
+    register(LOG, "g", TOPIC)
     alter(3)
-    start_all("default", TOPIC)
+    start_all(LOG, TOPIC)
     leases = PartitionLease.objects.filter(topic=TOPIC, partition__gte=10)
     assert leases.count() == 3
     with transaction.atomic():
-        lock_topic("default", TOPIC)
-        revoke("default", "g", TOPIC, 4)
+        lock_topic(LOG, TOPIC)
+        revoke(LOG, "g", TOPIC, 4)
     assert set(leases.values_list("fencing_token", flat=True)) == {1}
 
 
@@ -146,14 +146,14 @@ def test_later_epochs_wait_for_a_rewound_group_of_a_topic_that_was_made_again() 
 def test_the_generation_is_read_once_the_gate_is_held() -> None:
     """Read before, it could have been replaced, and the alter, which waits for the gate's holders, would not see it."""
     with OpenTransaction() as alone:
-        alone.do(lambda: execute("default", f"SELECT PG_ADVISORY_XACT_LOCK({ADVISORY}, 0)"))
+        alone.do(lambda: LOG.execute(f"SELECT PG_ADVISORY_XACT_LOCK({ADVISORY}, 0)"))
         with OpenTransaction() as publisher:
             waits = publisher.start(lambda: publish(TOPIC, 1, key="a"))
             blocked = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-            wait_until(lambda: execute("default", blocked).fetchone())
+            wait_until(lambda: LOG.execute(blocked).fetchone())
             put = Layout(topic=TOPIC, generation=7, epoch=1, phase="steady", partitions=2, base=4)
             put.save()
-            turning.put_in_force("default", 7)
+            turning.put_in_force(LOG, 7)
             alone.commit()
             waits.result(60)
             publisher.commit()

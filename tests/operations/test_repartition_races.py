@@ -11,6 +11,7 @@ from django.db import connections, transaction
 
 from sqlqueue import NewMessage, publish, publish_many, publish_on_commit
 from sqlqueue.database import gate, insert_sql, known_layouts, retries, turning
+from sqlqueue.database.log import Log
 from sqlqueue.log.change_state import under_way
 from sqlqueue.models import Message, Topic
 from sqlqueue.operations import repartition
@@ -47,22 +48,22 @@ def last_row(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     process has learned the generation from another row. Returns what turns the last row, as another process does."""
     known_layouts.forget_layouts()
     Topic.objects.create(name=TOPIC, partitions=4)
-    begin(ALIAS, TOPIC, 5)
-    list(Repartition(ALIAS).run(0))
+    begin(Log.of(ALIAS), TOPIC, 5)
+    list(Repartition(Log.of(ALIAS)).run(0))
     publish(TOPIC, 0)
-    begin(ALIAS, TOPIC, 6)
-    change = under_way(ALIAS)
+    begin(Log.of(ALIAS), TOPIC, 6)
+    change = under_way(Log.of(ALIAS))
     assert change is not None
-    *others, last = turning.gate_rows_behind(ALIAS, change.generation)
+    *others, last = turning.gate_rows_behind(Log.of(ALIAS), change.generation)
 
     def turn(rows: list[int]) -> None:
         switch = (change, turning.switch_gate_rows, change.generation, rows)
         with ThreadPoolExecutor(1) as another:
-            another.submit(retries.run, ALIAS, repartition._switch, ALIAS, *switch).result()
+            another.submit(retries.run, Log.of(ALIAS), repartition._switch, Log.of(ALIAS), *switch).result()
             another.submit(connections.close_all).result()
 
     turn(others)
-    known_layouts.learn(ALIAS, others[0], known_layouts.known_layouts(ALIAS))
+    known_layouts.learn(Log.of(ALIAS), others[0], known_layouts.known_layouts(Log.of(ALIAS)))
     monkeypatch.setattr(insert_sql, "slot", lambda: last)
     return lambda: turn([last])
 

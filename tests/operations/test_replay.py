@@ -18,6 +18,7 @@ from sqlqueue.operations.replay_requests import request_replay
 from sqlqueue.operations.requests import carry_out
 from sqlqueue.stats.dead_letters import failures
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.transactions import OpenTransaction
 
 
@@ -137,7 +138,7 @@ def test_of_a_failure_that_is_told_at_length(consuming: Consuming) -> None:
     consuming.drain()
     dead_letter = Message.objects.dead_letters().get()
     assert dead_letter.last_error == reason.strip() or dead_letter.last_error == reason
-    (kind,) = failures("default", ["t"]).kinds
+    (kind,) = failures(LOG, ["t"]).kinds
     assert (kind.dead_letters, kind.error) == (1, dead_letter.last_error)
     assert replay("t", fingerprint=kind.fingerprint) == 1
     consuming.drain()
@@ -229,7 +230,7 @@ class TestAsManyOffsetsAsOneLikes:
     def test_are_replayed_by_a_request(self, consuming: Consuming, patient: Patient, many: list[int]) -> None:
         last = Message.objects.dead_letters().latest("offset").offset
         with parameters_of_statements() as parameters:
-            ordered = request_replay("default", "t", offsets=many)
+            ordered = request_replay(LOG, "t", offsets=many)
             assert (ordered.total, ordered.through) == (6, last)
             carry_out_all()
         assert max(parameters) <= OFFSETS_AT_ONCE + 10
@@ -248,14 +249,14 @@ class TestAsManyOffsetsAsOneLikes:
         assert replay("t", offsets=reversed(dead_letters), limit=3) == 3
         assert left() == dead_letters[3:]
         assert discard("t", offsets=dead_letters, limit=1) == 1
-        ordered = request_replay("default", "t", offsets=dead_letters)
+        ordered = request_replay(LOG, "t", offsets=dead_letters)
         assert (ordered.total, ordered.through) == (2, dead_letters[5])
         carry_out_all()
         assert left() == []
 
 
 def carry_out_all() -> None:
-    while carry_out("default"):
+    while carry_out(LOG):
         pass
 
 
@@ -271,7 +272,7 @@ def test_chosen_dead_letters_go_the_oldest_first_however_they_are_named(consumin
 
 def test_dead_letters_of_a_group_that_was_removed_stay_dead_letters(consuming: Consuming, patient: Patient) -> None:
     """As messages they would be for a group without consumers, and be collected unread."""
-    groups.remove("default", "two", "t")
+    groups.remove(LOG, "two", "t")
     with pytest.raises(ConfigurationError, match="group two of topic t is not registered any more"):
         replay("t", group="two")
     assert replay("t") == 3

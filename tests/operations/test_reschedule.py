@@ -9,6 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import Delivery, InvalidMessage, Postpone, Retry, publish
 from sqlqueue.core.outcomes import ACKED
+from sqlqueue.database.log import Log
 from sqlqueue.log.groups import register
 from sqlqueue.models import BlockedRange, DeliveryState, Message, PartitionLease
 from sqlqueue.operations.republish import republish
@@ -27,7 +28,7 @@ def _quick(consuming: Consuming, settings: Any) -> None:
 
 
 def state_of(offset: int) -> str:
-    return status(ALIAS, Message.objects.get(offset=offset), GROUP).state
+    return status(Log.of(ALIAS), Message.objects.get(offset=offset), GROUP).state
 
 
 @pytest.mark.parametrize("error", [Retry(delay=3600), Postpone(delay=3600)])
@@ -44,7 +45,7 @@ def test_what_waits_is_delivered_when_a_person_wants_it(consuming: Consuming, er
     host = consuming.start()
     wait_until(lambda: DeliveryState.objects.filter(in_flight=0).exists())
     assert state_of(offset) == (RETRYING if isinstance(error, Retry) else WAITING)
-    assert reschedule(ALIAS, GROUP, "t", [offset]) == Changed(1, 0)
+    assert reschedule(Log.of(ALIAS), GROUP, "t", [offset]) == Changed(1, 0)
     wait_until(lambda: len(attempts) == 2, message="the rescheduled message was not delivered")
     assert attempts[1] == (2 if isinstance(error, Retry) else 1)
     wait_until(lambda: state_of(offset) == ACKED)
@@ -62,7 +63,7 @@ def test_attempts_can_be_given_anew(consuming: Consuming) -> None:
     offset = publish("t", 1).offset
     consuming.start()
     wait_until(lambda: DeliveryState.objects.filter(in_flight=0, retry_count=1).exists())
-    reschedule(ALIAS, GROUP, "t", [offset], attempts=0)
+    reschedule(Log.of(ALIAS), GROUP, "t", [offset], attempts=0)
     wait_until(lambda: attempts == [1, 1])
 
 
@@ -80,7 +81,7 @@ def test_an_ack_on_behalf_of_the_group_frees_the_key(consuming: Consuming) -> No
     consuming.start()
     wait_until(lambda: DeliveryState.objects.filter(message_offset=first, retry_count=1, in_flight=0).exists())
     assert seen == []
-    assert acknowledge(ALIAS, GROUP, "t", [first]) == Changed(1, 0)
+    assert acknowledge(Log.of(ALIAS), GROUP, "t", [first]) == Changed(1, 0)
     wait_until(lambda: seen == [2], message="the key stayed blocked")
     wait_until(lambda: not DeliveryState.objects.exists())
 
@@ -88,10 +89,10 @@ def test_an_ack_on_behalf_of_the_group_frees_the_key(consuming: Consuming) -> No
 def test_what_a_group_has_not_read_can_be_cancelled(consuming: Consuming) -> None:
     seen: list[int] = []
     consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
-    register(ALIAS, GROUP, "t")
+    register(Log.of(ALIAS), GROUP, "t")
     offsets = [publish("t", number, key="a").offset for number in range(3)]
     assert [state_of(offset) for offset in offsets] == [WAITING] * 3
-    assert acknowledge(ALIAS, GROUP, "t", offsets[:2]) == Changed(2, 0)
+    assert acknowledge(Log.of(ALIAS), GROUP, "t", offsets[:2]) == Changed(2, 0)
     consuming.drain()
     assert seen == [2]
     partition = Message.objects.get(offset=offsets[0]).partition
@@ -114,15 +115,15 @@ def test_what_waits_behind_its_key_can_be_cancelled(consuming: Consuming) -> Non
     assert BlockedRange.objects.get().low < offsets[1] <= offsets[4] <= BlockedRange.objects.get().high
     assert [state_of(offset) for offset in offsets] == [RETRYING, *[WAITING] * 4]
     blocked = Message.objects.get(offset=offsets[2])
-    assert [one.state for one in statuses_of(ALIAS, [blocked])[blocked.offset]] == [WAITING]
-    assert reschedule(ALIAS, GROUP, "t", offsets[1:]) == Changed(0, 4)
+    assert [one.state for one in statuses_of(Log.of(ALIAS), [blocked])[blocked.offset]] == [WAITING]
+    assert reschedule(Log.of(ALIAS), GROUP, "t", offsets[1:]) == Changed(0, 4)
     consuming.start()
     wait_until(lambda: not PartitionLease.objects.filter(holder="").exists())
-    assert acknowledge(ALIAS, GROUP, "t", [offsets[2]]) == Changed(1, 0)
-    assert acknowledge(ALIAS, GROUP, "t", [offsets[2]]) == Changed(0, 1)
+    assert acknowledge(Log.of(ALIAS), GROUP, "t", [offsets[2]]) == Changed(1, 0)
+    assert acknowledge(Log.of(ALIAS), GROUP, "t", [offsets[2]]) == Changed(0, 1)
     assert [state_of(offset) for offset in offsets] == [RETRYING, WAITING, ACKED, WAITING, WAITING]
     broken.clear()
-    reschedule(ALIAS, GROUP, "t", offsets[:1])
+    reschedule(Log.of(ALIAS), GROUP, "t", offsets[:1])
     wait_until(lambda: len(seen) == 4, message=f"{seen}")
     assert seen == [0, 1, 3, 4]
     partition = Message.objects.get(offset=offsets[0]).partition
@@ -144,11 +145,11 @@ def test_what_waits_behind_its_key_can_get_another_priority(consuming: Consuming
 
     offsets = [publish("t", number, key="a", priority=1).offset for number in range(3)]
     consuming.drain()
-    assert reprioritize(ALIAS, GROUP, "t", offsets[1:2], 0) == Changed(1, 0)
+    assert reprioritize(Log.of(ALIAS), GROUP, "t", offsets[1:2], 0) == Changed(1, 0)
     consuming.drain()
     assert seen == [1]
     broken.clear()
-    reschedule(ALIAS, GROUP, "t", offsets[:1])
+    reschedule(Log.of(ALIAS), GROUP, "t", offsets[:1])
     consuming.drain()
     assert seen == [1, 0, 2]
     assert not DeliveryState.objects.exists()
@@ -166,8 +167,8 @@ def test_what_a_handler_has_is_left(consuming: Consuming) -> None:
     offset = publish("t", 1).offset
     consuming.start()
     wait_until(lambda: seen == [1])
-    assert acknowledge(ALIAS, GROUP, "t", [offset]) == Changed(0, 1)
-    assert reschedule(ALIAS, GROUP, "t", [offset]) == Changed(0, 1)
+    assert acknowledge(Log.of(ALIAS), GROUP, "t", [offset]) == Changed(0, 1)
+    assert reschedule(Log.of(ALIAS), GROUP, "t", [offset]) == Changed(0, 1)
     gate.set()
     wait_until(lambda: state_of(offset) == ACKED)
     assert seen == [1]
@@ -184,14 +185,14 @@ def test_another_priority_is_a_copy_and_an_ack_in_one(consuming: Consuming, sett
             raise Retry(delay=3600)
         seen.append(delivery.payload)
 
-    register(ALIAS, "others", "t")
+    register(Log.of(ALIAS), "others", "t")
     failing = publish("t", 1, key="a", priority=1).offset
     consuming.drain()
     unread = publish("t", 2, key="a", priority=1).offset
     assert (state_of(failing), state_of(unread)) == (RETRYING, WAITING)
     broken.clear()
-    assert reprioritize(ALIAS, GROUP, "t", [failing, unread], 0) == Changed(2, 0)
-    assert reprioritize(ALIAS, GROUP, "t", [failing, unread], 0) == Changed(0, 2)
+    assert reprioritize(Log.of(ALIAS), GROUP, "t", [failing, unread], 0) == Changed(2, 0)
+    assert reprioritize(Log.of(ALIAS), GROUP, "t", [failing, unread], 0) == Changed(0, 2)
     consuming.drain()
     assert seen == [1, 2]
     assert list(Message.objects.order_by("offset").values_list("priority", "target_group")) == [
@@ -200,31 +201,31 @@ def test_another_priority_is_a_copy_and_an_ack_in_one(consuming: Consuming, sett
         (0, GROUP),
         (0, GROUP),
     ]
-    assert status(ALIAS, Message.objects.get(offset=failing), "others").state == WAITING
+    assert status(Log.of(ALIAS), Message.objects.get(offset=failing), "others").state == WAITING
     with pytest.raises(InvalidMessage, match="priority 2"):
-        reprioritize(ALIAS, GROUP, "t", [failing], 2)
+        reprioritize(Log.of(ALIAS), GROUP, "t", [failing], 2)
 
 
 def test_what_is_for_another_group_is_not_acknowledged(consuming: Consuming) -> None:
     for group in (GROUP, "others"):
-        register(ALIAS, group, "t")
+        register(Log.of(ALIAS), group, "t")
     offset = publish("t", 1).offset
     assert republish("t", "others", [offset]) == 1
     copy = Message.objects.get(target_group="others").offset
-    assert acknowledge(ALIAS, GROUP, "t", [copy]) == Changed(0, 1)
-    assert acknowledge(ALIAS, "others", "t", [copy]) == Changed(1, 0)
+    assert acknowledge(Log.of(ALIAS), GROUP, "t", [copy]) == Changed(0, 1)
+    assert acknowledge(Log.of(ALIAS), "others", "t", [copy]) == Changed(1, 0)
 
 
 def test_many_groups_cost_no_more_statements_than_one(consuming: Consuming) -> None:
     offset = publish("t", 1).offset
     message = Message.objects.get(offset=offset)
-    register(ALIAS, "g0", "t")
+    register(Log.of(ALIAS), "g0", "t")
     with CaptureQueriesContext(connection) as one:
-        assert len(statuses_of(ALIAS, [message])[message.offset]) == 1
+        assert len(statuses_of(Log.of(ALIAS), [message])[message.offset]) == 1
     for number in range(1, 20):
-        register(ALIAS, f"g{number}", "t")
+        register(Log.of(ALIAS), f"g{number}", "t")
     with CaptureQueriesContext(connection) as many:
-        assert [one.state for one in statuses_of(ALIAS, [message])[message.offset]] == [WAITING] * 20
+        assert [one.state for one in statuses_of(Log.of(ALIAS), [message])[message.offset]] == [WAITING] * 20
     assert len(many) == len(one)
 
 
@@ -234,7 +235,7 @@ def test_more_than_one_statement_takes_keep_their_own_attempts() -> None:
     ids = [row.pk for row in rows]
     for attempts in (None, 5):
         with transaction.atomic():
-            assert reschedule_rows(ALIAS, ids, 3600, attempts) == len(rows)
+            assert reschedule_rows(Log.of(ALIAS), ids, 3600, attempts) == len(rows)
         for row in DeliveryState.objects.exclude(pk=left.pk):
             before = rows[ids.index(row.pk)].retry_count
             assert row.retry_count == (before if attempts is None else attempts)

@@ -19,10 +19,10 @@ from sqlqueue.operations.reschedule_requests import FAILING, POSTPONED, WaitingD
 from tests.consuming import QUICK, Consuming
 from tests.epochs import alter
 from tests.factories import DeliveryStateFactory
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.transactions import OpenTransaction
 
-ALIAS = "default"
 LONG = 3600.0
 ALL = WaitingDeliveries("t", "g")
 
@@ -75,7 +75,7 @@ def state(order: Request) -> tuple[str, int, int]:
 
 def carry_out_all() -> int:
     steps = 0
-    while carry_out(ALIAS):
+    while carry_out(LOG):
         steps += 1
         assert steps < 100, list(Request.objects.values())
     return steps
@@ -96,7 +96,7 @@ def carry_out_all() -> int:
 def test_what_is_chosen_becomes_due_and_nothing_else(
     patient: Patient, chosen: Callable[[], WaitingDeliveries], expected: Any
 ) -> None:
-    made = request_rescheduling(ALIAS, chosen())
+    made = request_rescheduling(LOG, chosen())
     assert due() == []
     carry_out_all()
     assert due() == list(expected)
@@ -112,7 +112,7 @@ def test_of_a_key_its_messages_of_every_epoch(patient: Patient) -> None:
     where = {"consumer_group": "g", "topic": "t", "partition": begun.partition_of("7")}
     Message.objects.filter(pk=message.pk).update(partition=where["partition"])
     DeliveryStateFactory(**where, message_offset=message.offset, invisible_until=later)
-    made = request_rescheduling(ALIAS, WaitingDeliveries("t", "g", key="7"))
+    made = request_rescheduling(LOG, WaitingDeliveries("t", "g", key="7"))
     carry_out_all()
     assert due() == [7, 100]
     assert state(made) == (DONE, 2, 2)
@@ -133,7 +133,7 @@ def test_of_a_key_all_its_messages_in_its_partition_only(patient: Patient, monke
         return looked_at[-1]
 
     monkeypatch.setattr(reschedule_requests, "_next_partition", looking)
-    made = request_rescheduling(ALIAS, WaitingDeliveries("t", "g", key="7"))
+    made = request_rescheduling(LOG, WaitingDeliveries("t", "g", key="7"))
     carry_out_all()
     assert due() == [7, 100, 102]
     assert state(made) == (DONE, 3, 3)
@@ -143,25 +143,25 @@ def test_of_a_key_all_its_messages_in_its_partition_only(patient: Patient, monke
 def test_consumers_carry_it_out_and_deliver(consuming: Consuming, patient: Patient) -> None:
     consuming.start("g")
     patient.broken = False
-    made = request_rescheduling(ALIAS, ALL, attempts=0)
+    made = request_rescheduling(LOG, ALL, attempts=0)
     wait_until(lambda: sorted(patient.seen) == list(range(15)))
     wait_until(lambda: state(made) == (DONE, 15, 15))
     assert set(patient.attempts.values()) == {1}
 
 
 def test_attempts_stay_unless_they_are_given(patient: Patient) -> None:
-    request_rescheduling(ALIAS, WaitingDeliveries("t", "g", FAILING))
+    request_rescheduling(LOG, WaitingDeliveries("t", "g", FAILING))
     carry_out_all()
     rows = DeliveryState.objects.filter(consumer_group="g", message_offset__in=offsets(*range(10)))
     assert set(rows.values_list("retry_count", flat=True)) == {1}
     DeliveryState.objects.update(invisible_until=timezone.now() + timedelta(hours=1))
-    request_rescheduling(ALIAS, WaitingDeliveries("t", "g", FAILING), attempts=3)
+    request_rescheduling(LOG, WaitingDeliveries("t", "g", FAILING), attempts=3)
     carry_out_all()
     assert set(rows.values_list("retry_count", flat=True)) == {3}
 
 
 def test_they_can_be_put_off_further(patient: Patient) -> None:
-    request_rescheduling(ALIAS, WaitingDeliveries("t", "g", POSTPONED), delay=7200)
+    request_rescheduling(LOG, WaitingDeliveries("t", "g", POSTPONED), delay=7200)
     carry_out_all()
     late = DeliveryState.objects.filter(invisible_until__gt=timezone.now() + timedelta(seconds=LONG + 600))
     assert late.count() == 5
@@ -169,24 +169,24 @@ def test_they_can_be_put_off_further(patient: Patient) -> None:
 
 
 def test_a_rate_is_kept_and_an_order_can_be_cancelled(patient: Patient) -> None:
-    made = request_rescheduling(ALIAS, ALL, rate=2)
-    assert not carry_out(ALIAS)
-    assert not carry_out(ALIAS)  # another process, within the same second
+    made = request_rescheduling(LOG, ALL, rate=2)
+    assert not carry_out(LOG)
+    assert not carry_out(LOG)  # another process, within the same second
     assert state(made) == (RUNNING, 2, 15)
     Request.objects.update(updated_at=timezone.now() - timedelta(seconds=2))
-    assert not carry_out(ALIAS)
+    assert not carry_out(LOG)
     assert state(made) == (RUNNING, 4, 15)
-    assert cancel(ALIAS, made.pk)
-    assert not cancel(ALIAS, made.pk)
+    assert cancel(LOG, made.pk)
+    assert not cancel(LOG, made.pk)
     Request.objects.update(updated_at=timezone.now() - timedelta(seconds=2))
-    carry_out(ALIAS)
+    carry_out(LOG)
     assert state(made) == (CANCELLED, 4, 15)
     assert len(due()) == 4
 
 
 def test_a_rate_does_not_slow_down_the_search(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reschedule_requests, "PARTITIONS_OF_A_STEP", 1)
-    made = request_rescheduling(ALIAS, WaitingDeliveries("t", "g", error="shop 9 is"), rate=1)
+    made = request_rescheduling(LOG, WaitingDeliveries("t", "g", error="shop 9 is"), rate=1)
     carry_out_all()
     assert state(made)[:2] == (RUNNING, 1) or state(made) == (DONE, 1, 1)
     assert due() == [9]
@@ -195,20 +195,20 @@ def test_a_rate_does_not_slow_down_the_search(patient: Patient, monkeypatch: pyt
 def test_steps_are_bounded_and_look_at_each_once(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reschedule_requests, "AT_ONCE", 2)
     monkeypatch.setattr(reschedule_requests, "PARTITIONS_OF_A_STEP", 2)
-    made = request_rescheduling(ALIAS, ALL, delay=60)  # what was looked at waits still: it must not be found again
+    made = request_rescheduling(LOG, ALL, delay=60)  # what was looked at waits still: it must not be found again
     assert carry_out_all() >= 7
     assert state(made) == (DONE, 15, 15)
 
 
 def test_more_than_are_counted_are_rescheduled(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reschedule_requests, "MOST_COUNTED", 4)
-    made = request_rescheduling(ALIAS, ALL)
+    made = request_rescheduling(LOG, ALL)
     carry_out_all()
     assert state(made) == (DONE, 15, 4)
 
 
 def test_what_fails_from_now_on_is_not_part_of_it(consuming: Consuming, patient: Patient) -> None:
-    made = request_rescheduling(ALIAS, ALL)
+    made = request_rescheduling(LOG, ALL)
     publish_many("t", [NewMessage(n, key=f"later {n}") for n in range(10)])
     consuming.drain()
     carry_out_all()
@@ -219,7 +219,7 @@ def test_what_fails_from_now_on_is_not_part_of_it(consuming: Consuming, patient:
 
 
 def test_what_is_with_a_handler_or_done_is_left(patient: Patient) -> None:
-    made = request_rescheduling(ALIAS, ALL)
+    made = request_rescheduling(LOG, ALL)
     rows = DeliveryState.objects.filter(consumer_group="g")
     rows.filter(message_offset__in=offsets(1)).update(in_flight=1)
     rows.filter(message_offset__in=offsets(2)).update(acked=True)
@@ -231,7 +231,7 @@ def test_what_is_with_a_handler_or_done_is_left(patient: Patient) -> None:
 def test_what_another_transaction_has_locked_is_passed_by(patient: Patient) -> None:
     if connection.vendor == "sqlite":
         pytest.skip("one writer at a time: no row is locked")
-    made = request_rescheduling(ALIAS, ALL)
+    made = request_rescheduling(LOG, ALL)
     mine = DeliveryState.objects.filter(consumer_group="g", message_offset__in=offsets(3))
     with OpenTransaction() as settling:
         settling.do(lambda: list(mine.select_for_update()))
@@ -241,7 +241,7 @@ def test_what_another_transaction_has_locked_is_passed_by(patient: Patient) -> N
 
 
 def test_an_order_that_cannot_go_on_fails_with_its_reason(patient: Patient) -> None:
-    made, another = request_rescheduling(ALIAS, ALL), request_rescheduling(ALIAS, ALL)
+    made, another = request_rescheduling(LOG, ALL), request_rescheduling(LOG, ALL)
     Request.objects.filter(pk=made.pk).update(rate=-1)
     carry_out_all()
     assert state(made) == (FAILED, 0, 15)
@@ -250,8 +250,8 @@ def test_an_order_that_cannot_go_on_fails_with_its_reason(patient: Patient) -> N
 
 
 def test_a_group_that_is_removed_meanwhile_ends_it(patient: Patient) -> None:
-    made = request_rescheduling(ALIAS, ALL)
-    remove(ALIAS, "g", "t")
+    made = request_rescheduling(LOG, ALL)
+    remove(LOG, "g", "t")
     carry_out_all()
     assert state(made) == (DONE, 0, 15)
 
@@ -274,12 +274,12 @@ def test_a_group_that_is_removed_meanwhile_ends_it(patient: Patient) -> None:
 )
 def test_what_makes_no_sense_is_refused(patient: Patient, chosen: WaitingDeliveries, options: Any, reason: str) -> None:
     with pytest.raises((ConfigurationError, InvalidMessage), match=reason):
-        request_rescheduling(ALIAS, chosen, **options)
+        request_rescheduling(LOG, chosen, **options)
     assert not Request.objects.exists()
 
 
 def test_more_orders_than_are_read_at_once(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "AT_ONCE", 2)
-    made = [request_rescheduling(ALIAS, WaitingDeliveries("t", "g", error=f"Shop {n} is"), delay=60) for n in range(5)]
+    made = [request_rescheduling(LOG, WaitingDeliveries("t", "g", error=f"Shop {n} is"), delay=60) for n in range(5)]
     carry_out_all()
     assert [state(one) for one in made] == [(DONE, 1, 1)] * 5

@@ -27,6 +27,7 @@ from sqlqueue.payloads.content_types import CONTENT_TYPE_LENGTH
 from sqlqueue.testing import drain, published
 from tests.asynchronous.loops import in_loop
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -92,7 +93,7 @@ def test_scheduled_bytes_enter_the_log_as_they_are(consuming: Consuming, content
         (content, "a/b"),
         (b"", "application/octet-stream"),
     ]
-    run_now("default", ScheduledMessage.objects.values_list("pk", flat=True))
+    run_now(LOG, ScheduledMessage.objects.values_list("pk", flat=True))
     assert [(payload, kind) for payload, kind, _ in delivered(consuming)] == [
         (content, PDF),
         (content, "a/b"),
@@ -135,15 +136,15 @@ def test_a_copy_for_another_group_has_the_bytes(consuming: Consuming, content: b
 def test_an_editor_replaces_bytes_and_json_by_each_other(consuming: Consuming) -> None:
     publish("files", b"old", content_type=PDF, delay=100)
     number = ScheduledMessage.objects.values_list("pk", flat=True).get()
-    edit("default", number, priority=0)
+    edit(LOG, number, priority=0)
     assert published()[0].payload == b"old"
-    edit("default", number, payload=b"new")
+    edit(LOG, number, payload=b"new")
     assert (published()[0].payload, published()[0].content_type) == (b"new", PDF)
-    edit("default", number, payload={"n": 1})
+    edit(LOG, number, payload={"n": 1})
     assert published()[0].payload == {"n": 1}
     assert ScheduledMessage.objects.get().body is None
-    edit("default", number, payload=b"again")
-    edit("default", number, payload_json="[2]")
+    edit(LOG, number, payload=b"again")
+    edit(LOG, number, payload_json="[2]")
     assert (published()[0].payload, published()[0].content_type) == ([2], None)
 
 
@@ -171,7 +172,7 @@ def test_bytes_are_limited_as_json_is(settings: Any) -> None:
         publish("files", b"x", content_type=PDF)
     publish("files", b"x" * 10, delay=100)
     with pytest.raises(InvalidMessage, match="have 11 bytes"):
-        edit("default", ScheduledMessage.objects.values_list("pk", flat=True).get(), payload=b"x" * 11)
+        edit(LOG, ScheduledMessage.objects.values_list("pk", flat=True).get(), payload=b"x" * 11)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +218,7 @@ def test_plain_sql_publishes_bytes(consuming: Consuming, content: bytes) -> None
 @pytest.mark.parametrize("content", [b"1", HEAVY], ids=["light", "heavy"])
 def test_plain_sql_with_payload_and_body_is_refused(content: bytes) -> None:
     scheduled_by_sql("1", content)
-    move_due("default")
+    move_due(LOG)
     assert "a message with a body has the payload null" in str(ScheduledMessage.objects.get().refusal)
     assert not Message.objects.exists()
 
@@ -226,7 +227,7 @@ def test_plain_sql_with_payload_and_body_is_refused(content: bytes) -> None:
 def test_plain_sql_with_too_many_bytes_is_refused(settings: Any, content: bytes) -> None:
     settings.SQLQUEUE = {**QUICK, "MAX_PAYLOAD_BYTES": len(content) - 1}
     scheduled_by_sql("null", content)
-    move_due("default")
+    move_due(LOG)
     assert f"have {len(content)} bytes" in str(ScheduledMessage.objects.get().refusal)
 
 
@@ -234,7 +235,7 @@ def test_plain_sql_with_too_many_bytes_is_refused(settings: Any, content: bytes)
 @pytest.mark.parametrize("text", ["x", "x" * (LIGHT + 1)], ids=["light", "heavy"])
 def test_plain_sql_with_a_text_for_bytes_is_refused(text: str) -> None:
     scheduled_by_sql("null", text)
-    move_due("default")
+    move_due(LOG)
     assert "body is a text" in str(ScheduledMessage.objects.get().refusal)
 
 

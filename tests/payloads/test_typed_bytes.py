@@ -7,11 +7,11 @@ import pytest
 
 from sqlqueue import InvalidMessage, publish
 from sqlqueue.consumers.delivery import Delivery
-from sqlqueue.database.statements import execute
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, dead_letter_topic
 from sqlqueue.testing import drain
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.management.running import run
 from tests.payloads.shapes import Line, OrderPlaced
 
@@ -52,8 +52,8 @@ def test_what_does_not_fit_is_a_dead_letter_at_once(
 ) -> None:
     typed(settings, kind)
     text = "INSERT INTO sqlqueue_scheduled_message (topic, payload, body) VALUES ('t', %s, %s)"
-    execute("default", text, (payload, body))
-    move_due("default")
+    LOG.execute(text, (payload, body))
+    move_due(LOG)
 
     def look(delivery: Delivery) -> None:
         print(delivery.payload)

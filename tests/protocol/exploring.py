@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from sqlqueue.database.statements import dialect
+from tests.logs import LOG
 from tests.protocol.stage import stage
 
 EXAMPLES = int(os.environ.get("PROTOCOL_EXAMPLES", "0"))
@@ -65,7 +65,7 @@ class Rewriting:
 
     def __call__(self, sql: str) -> str:
         """Return the statement as it is executed."""
-        words = dialect("default")  # statements are composed: every name in them is quoted
+        words = LOG.dialect  # statements are composed: every name in them is quoted
         for old, new in self._replacements:
             self.hits += words.sql(old) in sql
             sql = sql.replace(words.sql(old), words.sql(new))

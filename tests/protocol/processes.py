@@ -17,6 +17,7 @@ from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscriber import Subscriber
 from sqlqueue.core.settle_plan import Execution
 from sqlqueue.database import retries
+from sqlqueue.database.log import Log
 from sqlqueue.leases.acquire import acquire
 from tests.protocol.stage import Actor
 
@@ -80,12 +81,19 @@ class Process:
         horizon = self.subscriber.reader.log_end.horizon.value
         try:
             found = acquire(
-                settings.DATABASE, self.name, group, topic, [0], priorities=1, lease_duration=0.0, horizon=horizon
+                Log.of(settings.DATABASE),
+                self.name,
+                group,
+                topic,
+                [0],
+                priorities=1,
+                lease_duration=0.0,
+                horizon=horizon,
             )
         except Error as error:
             if retries.classify(error) is retries.ErrorKind.OTHER:
                 raise
-            retries.drop_connection(settings.DATABASE)
+            retries.drop_connection(Log.of(settings.DATABASE))
             return
         for taken in found:
             self.tokens.add(taken.token)

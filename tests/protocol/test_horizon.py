@@ -21,10 +21,10 @@ from sqlqueue.consumers.working_set import WorkingSet
 from sqlqueue.database import horizon as horizon_module
 from sqlqueue.database import insert_sql
 from sqlqueue.database.horizon import Horizon, highest_offset
-from sqlqueue.database.statements import execute
 from sqlqueue.log.fetch import poll_head
 from sqlqueue.models import Message, Topic
 from tests.core.planting import Fault
+from tests.logs import LOG
 from tests.protocol.exploring import Rewriting, explore, finds, promise
 from tests.protocol.stage import READ_COMMITTED, REPEATABLE_READ, Actor
 
@@ -47,17 +47,17 @@ class Probing:
     """A consumer's part: it looks at the log's end, then probes the gate."""
 
     def __init__(self) -> None:
-        self.horizon = Horizon("default")
+        self.horizon = Horizon(LOG)
 
     def __call__(self) -> None:
-        self.horizon.probe(highest_offset("default"))
+        self.horizon.probe(highest_offset(LOG))
 
 
 class Sharing(Probing):
     """One of many: it takes over what another one has found, and lets the others know what it finds."""
 
     def __call__(self) -> None:
-        head = poll_head("default", shared=True)
+        head = poll_head(LOG, shared=True)
         self.horizon.learn(head.shared, head.highest)
         self.horizon.probe(head.highest)
         self.horizon.share()
@@ -68,7 +68,7 @@ class Looking:
     so far: the numbers of earlier examples are gaps to it."""
 
     def __init__(self) -> None:
-        self.log_end, self.notified = LogEnd("default", None), False
+        self.log_end, self.notified = LogEnd(LOG, None), False
         _slots.slot = 0
         publish(TOPIC, 1)
         for _ in range(2):
@@ -281,7 +281,7 @@ class Rash(Sharing):
     """Lets the others know its candidate."""
 
     def __call__(self) -> None:
-        execute("default", "UPDATE sqlqueue_horizon SET value = %s", (highest_offset("default"),))
+        LOG.execute("UPDATE sqlqueue_horizon SET value = %s", (highest_offset(LOG),))
         super().__call__()
 
 

@@ -29,12 +29,12 @@ from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.settle_plan import SettlePlan
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
-from sqlqueue.database.statements import execute
 from sqlqueue.leases import release
 from sqlqueue.log.groups import register
 from sqlqueue.log.settle import settle
 from sqlqueue.models import ConsumerGroup, Offset, PartitionLease, SubscriberHeartbeat, Topic
 from sqlqueue.operations.move import move
+from tests.logs import LOG
 from tests.protocol.exploring import Broken, Rewriting, explore, finds, promise
 from tests.protocol.stage import READ_COMMITTED, REPEATABLE_READ, Actor, stage
 
@@ -87,8 +87,8 @@ class Member:
         self.control, self.keeping = control, keeper
         self.name = f"member {next(self._names)}"
         made = build(topic, {"group": GROUP})
-        self.subscription = Subscription("default", Consumer(topic=topic, handler=lambda delivery: None, **made))
-        self.ownership = Ownership("default", self.name, [self.subscription], DURATION)
+        self.subscription = Subscription(LOG, Consumer(topic=topic, handler=lambda delivery: None, **made))
+        self.ownership = Ownership(LOG, self.name, [self.subscription], DURATION)
         self.lost: list[HeldLease] = []
         self.keeper = LeaseRenewer(self.ownership, 1.0, "", lambda: "", lambda: 0, self.lost.extend)
         self.threads: Any = Threads(self.subscription)
@@ -124,7 +124,7 @@ class Member:
             self.settle_plans(plans)
 
     def settle_plans(self, plans: list[SettlePlan]) -> None:
-        results = self.guarded(lambda: settle("default", plans, self.name, {}, 0.0))
+        results = self.guarded(lambda: settle(LOG, plans, self.name, {}, 0.0))
         self.ownership.lose([result.plan.lease for result in results if result.stale])
 
     def drop_lost(self) -> None:
@@ -137,7 +137,7 @@ class Member:
 
     def guarded(self, operation: Callable[[], Any]) -> Any:
         """Call an operation again through lost connections, as the loops do."""
-        return retries.patiently("default", operation, give_up=lambda: False)
+        return retries.patiently(LOG, operation, give_up=lambda: False)
 
 
 class LeaseMachine(RuleBasedStateMachine):
@@ -151,7 +151,7 @@ class LeaseMachine(RuleBasedStateMachine):
         topics = {self.topic: {"partitions": PARTITIONS}}
         self.settings = override_settings(SQLQUEUE={"TOPICS": topics, "WAKE": False})
         self.settings.enable()
-        register("default", GROUP, self.topic)
+        register(LOG, GROUP, self.topic)
         self.actors: dict[str, Actor] = {actor.name: actor for actor in self.stage.actors}
         self.members = [self.new_member(seat) for seat in SEATS]
         for member in self.members:
@@ -221,15 +221,15 @@ class LeaseMachine(RuleBasedStateMachine):
         elif what == "lose the reply":  # of its next commit
             actor.loses_reply = True
         elif what == "reset":
-            self.advance(self.actors[WORLD], steps, partial(move, "default", GROUP, self.topic, 0, partition))
+            self.advance(self.actors[WORLD], steps, partial(move, LOG, GROUP, self.topic, 0, partition))
         else:
             if what.startswith("crash"):
                 self.end_member(seat)
             if what == "crash and free":  # by its supervisor
-                self.advance(self.actors[WORLD], 3, partial(release.free, "default", member.name))
+                self.advance(self.actors[WORLD], 3, partial(release.free, LOG, member.name))
                 return
             for text in (EXPIRE,) if what == "expire" else (EXPIRE, FALL_SILENT):
-                self.advance(self.actors[WORLD], 3, partial(execute, "default", text, (self.topic, member.name)))
+                self.advance(self.actors[WORLD], 3, partial(LOG.execute, text, (self.topic, member.name)))
 
     def end_member(self, seat: int) -> None:
         member = self.members[seat]
@@ -264,7 +264,7 @@ class LeaseMachine(RuleBasedStateMachine):
                 "partition", "fencing_token", "position", "offset_acked", "claimed_to"
             )
         }
-        found = execute("default", text, (self.topic,)).fetchall()
+        found = LOG.execute(text, (self.topic,)).fetchall()
         return [
             Lease(holder, token, bool(holds), tuple(offsets[number]) if number in offsets else None)
             for number, (holder, token, holds) in enumerate(found)

@@ -31,7 +31,6 @@ from sqlqueue.core.partition import window as window_module
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import Horizon, highest_offset
-from sqlqueue.database.statements import dialect
 from sqlqueue.leases import release
 from sqlqueue.log import collect as collect_module
 from sqlqueue.log import fetch as fetch_module
@@ -51,6 +50,7 @@ from sqlqueue.models import (
 )
 from sqlqueue.operations.move import move
 from tests.app.models import Effect
+from tests.logs import LOG
 from tests.protocol import tables
 from tests.protocol.exploring import Broken, Rewriting, explore, finds, promise
 from tests.protocol.processes import FOREVER, Process
@@ -109,7 +109,7 @@ class SettleMachine(RuleBasedStateMachine):
         for module, name, limit in (*TINY, *UNBOUND):
             self.settings.enter_context(mock.patch.object(module, name, limit))
         self.settings.enter_context(mock.patch.object(Pace, "measure", lambda *given: self.measure(*given)))
-        register("default", GROUP, self.topic)
+        register(LOG, GROUP, self.topic)
         self.options = {
             "group": GROUP,
             "ordering": ordering,
@@ -127,7 +127,7 @@ class SettleMachine(RuleBasedStateMachine):
         self.charged: Counter[int] = Counter()  # begun attempts
         self.serials: set[int] = set()  # of the attempts that have begun
         self.spent: Counter[int] = Counter()  # effects from before a move of the group
-        self.horizon = Horizon("default")  # the collector's
+        self.horizon = Horizon(LOG)  # the collector's
         self.now = tables.read(self.topic, GROUP)
 
     def new_process(self, seat: int) -> Process:
@@ -237,11 +237,11 @@ class SettleMachine(RuleBasedStateMachine):
         elif what.startswith("crash"):
             self.end_process(seat)
             if what == "crash and free":  # by its supervisor
-                self.advance(process.control, 5, partial(release.free, "default", process.name))
+                self.advance(process.control, 5, partial(release.free, LOG, process.name))
         else:
             offsets = sorted(self.now.messages)
             target = offsets[(len(offsets) - 1) * share // 3] - (share == 0) if offsets else 0
-            self.advance(self.actors[PERSON], steps, partial(move, "default", GROUP, self.topic, target))
+            self.advance(self.actors[PERSON], steps, partial(move, LOG, GROUP, self.topic, target))
 
     @rule(steps=st.integers(5, 40))
     def collect(self, steps: int) -> None:
@@ -249,8 +249,8 @@ class SettleMachine(RuleBasedStateMachine):
         self.advance(self.actors[PERSON], steps, self.collect_once)
 
     def collect_once(self) -> None:
-        self.horizon.probe(highest_offset("default"))
-        collect("default", self.horizon, batches=10)
+        self.horizon.probe(highest_offset(LOG))
+        collect(LOG, self.horizon, batches=10)
 
     def close(self, seat: int) -> None:
         process = self.processes[seat]
@@ -459,7 +459,7 @@ def test_an_atomic_settle_that_does_not_hold_the_fence_shows(locked: bool) -> No
     """Its token is looked at, the partition is taken from it, and then it commits: drawn so seldom that it is told."""
     read = LOCK_SHARED.replace("{fence}", PREDICATE).removesuffix("{share}")
     rewrite = Rewriting(*[] if locked else [(read + lock, read) for lock in LOCKS])
-    said = dialect("default").sql(read)
+    said = LOG.dialect.sql(read)
     with stage(*ACTORS, rewrite=rewrite) as SettleMachine.stage:
         machine = SettleMachine()
         machine.begin(ordering="none", atomic=True, batch=False, size=2, isolation=READ_COMMITTED)

@@ -17,6 +17,7 @@ from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.insert_sql import LogRow, Stored
 from sqlqueue.exceptions import HorizonUnknown
 from sqlqueue.models import Message, PublishGate
+from tests.logs import LOG
 from tests.progress import let_a_round_pass, wait_until_settled
 from tests.races.publishers import (
     TOPIC,
@@ -120,21 +121,21 @@ def new_id() -> str:
 def probe_often(horizon: Horizon) -> int:
     """Probe as a busy consumer does; return the horizon."""
     for _ in range(20):
-        horizon.probe(highest_offset("default"))
+        horizon.probe(highest_offset(LOG))
     return horizon.value
 
 
 @GATED
 def test_it_does_not_pass_the_offset_of_an_open_transaction() -> None:
     first = publish(TOPIC, 1).offset
-    horizon = Horizon("default")
+    horizon = Horizon(LOG)
     with OpenTransaction() as open_transaction:
         late = open_transaction.do(lambda: publish(TOPIC, 2)).offset
         for _ in range(5):
             publish(TOPIC, 3)
             assert probe_often(horizon) < late
         with pytest.raises(HorizonUnknown):
-            Horizon("default").wait(give_up=lambda: True)
+            Horizon(LOG).wait(give_up=lambda: True)
         open_transaction.commit()
     last = publish(TOPIC, 4).offset
     assert horizon.wait() >= last > late > first
@@ -147,7 +148,7 @@ def test_after_what_another_one_has_found_it_waits_for_the_publishers_of_its_nex
     """Not for those of the candidate that it had before."""
     slots = itertools.count()
     monkeypatch.setattr(insert_sql, "slot", lambda: next(slots))
-    horizon, other = Horizon("default"), Horizon("default")
+    horizon, other = Horizon(LOG), Horizon(LOG)
     with OpenTransaction() as before, OpenTransaction() as now:
         before.do(lambda: publish(TOPIC, 1))
         candidate = publish(TOPIC, 2).offset
@@ -167,14 +168,14 @@ def test_after_what_another_one_has_found_it_waits_for_the_publishers_of_its_nex
 def test_it_takes_over_nothing_beyond_the_logs_end() -> None:
     """A restore may have brought back an earlier log."""
     offset = publish(TOPIC, 1).offset
-    horizon = Horizon("default")
+    horizon = Horizon(LOG)
     horizon.learn(offset + 100, offset)
     assert horizon.value == offset
 
 
 @GATED
 def test_it_does_not_pass_what_follows_a_savepoint_that_was_rolled_back() -> None:
-    horizon = Horizon("default")
+    horizon = Horizon(LOG)
     with OpenTransaction() as open_transaction:
         kept = open_transaction.do(publish_after_a_savepoint)
         publish(TOPIC, "later")
@@ -185,7 +186,7 @@ def test_it_does_not_pass_what_follows_a_savepoint_that_was_rolled_back() -> Non
 @GATED
 def test_it_does_not_pass_what_precedes_a_savepoint_that_was_rolled_back() -> None:
     """Rolling back to the savepoint gives up nothing that was held before it."""
-    horizon = Horizon("default")
+    horizon = Horizon(LOG)
     with OpenTransaction() as open_transaction:
         kept = open_transaction.do(lambda: one_by_one([new_id()]))
         open_transaction.do(lambda: roll_back_to_a_savepoint(one_by_one, [new_id()]))
@@ -199,7 +200,7 @@ def test_it_does_not_pass_what_precedes_an_id_that_is_known() -> None:
     """What finds out that a message is there already gives up nothing either."""
     known = new_id()
     publish(TOPIC, "known", id=known)
-    horizon = Horizon("default")
+    horizon = Horizon(LOG)
     with OpenTransaction() as open_transaction:
         kept = open_transaction.do(lambda: publish(TOPIC, "kept")).offset
         assert not open_transaction.do(lambda: publish(TOPIC, "again", id=known)).created
@@ -214,9 +215,9 @@ def test_it_does_not_pass_a_copy_that_the_server_has_made(may_repeat: bool) -> N
     original = publish(TOPIC, 1).offset
     copy = new_id()
     row = LogRow(TOPIC, 0, 0, "", copy, Stored("sqlqueue_message", "offset", original or 0), None, "")
-    horizon = Horizon("default")
+    horizon = Horizon(LOG)
     with OpenTransaction() as open_transaction:
-        open_transaction.do(lambda: insert_many("default", [row], may_repeat))
+        open_transaction.do(lambda: insert_many(LOG, [row], may_repeat))
         later = publish(TOPIC, "later").offset
         assert probe_often(horizon) < later
         open_transaction.commit()
@@ -232,7 +233,7 @@ def publish_after_a_savepoint() -> int:
 
 @GATED
 def test_a_candidate_waits_for_the_transactions_before_it_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    horizon = Horizon("default")
+    horizon = Horizon(LOG)
     slots = itertools.count()
     monkeypatch.setattr(insert_sql, "slot", lambda: next(slots))  # two that share a slot are waited for together
     with OpenTransaction() as before, OpenTransaction() as after:
@@ -245,14 +246,14 @@ def test_a_candidate_waits_for_the_transactions_before_it_only(monkeypatch: pyte
         reached = probe_often(horizon)
         assert candidate <= reached < later, "it waits for a transaction that began to publish after the candidate"
         after.commit()
-    assert horizon.wait() == highest_offset("default")
+    assert horizon.wait() == highest_offset(LOG)
 
 
 @GATED
 def test_a_consumer_that_froze_after_a_probe_holds_up_no_publisher(monkeypatch: pytest.MonkeyPatch) -> None:
     publish(TOPIC, 0)
     with ThreadPoolExecutor(1) as consumer_thread, OpenTransaction() as publisher:
-        consumer_thread.submit(lambda: probe_often(Horizon("default"))).result()
+        consumer_thread.submit(lambda: probe_often(Horizon(LOG))).result()
         publisher.do(lambda: wait_for_locks(1))
         for slot in range(insert_sql.SLOTS):
             monkeypatch.setattr(insert_sql, "slot", lambda slot=slot: slot)
@@ -264,7 +265,7 @@ def test_a_consumer_that_froze_after_a_probe_holds_up_no_publisher(monkeypatch: 
 @GATED
 def test_a_probe_never_waits_for_publishers(monkeypatch: pytest.MonkeyPatch) -> None:
     wait_for_locks(1)
-    horizon = Horizon("default")
+    horizon = Horizon(LOG)
     with OpenTransaction() as publisher:
         for slot in range(insert_sql.SLOTS):
             monkeypatch.setattr(insert_sql, "slot", lambda slot=slot: slot)
@@ -273,14 +274,14 @@ def test_a_probe_never_waits_for_publishers(monkeypatch: pytest.MonkeyPatch) -> 
         publish(TOPIC, 2)
         assert probe_often(horizon) == 0
         publisher.commit()
-    assert horizon.wait() == highest_offset("default")
+    assert horizon.wait() == highest_offset(LOG)
     connection.close()
 
 
 @pytest.mark.database("mariadb", "mysql")
 def test_more_publishers_than_slots_are_all_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(insert_sql, "SLOTS", 2)
-    horizon = Horizon("default")
+    horizon = Horizon(LOG)
     with ExitStack() as stack:
         publishers = [stack.enter_context(OpenTransaction()) for _ in range(5)]
         offsets = [publisher.do(lambda: publish(TOPIC, "open")).offset for publisher in publishers]
@@ -288,7 +289,7 @@ def test_more_publishers_than_slots_are_all_waited_for(monkeypatch: pytest.Monke
         for publisher in publishers:
             assert probe_often(horizon) < min(offsets)
             publisher.commit()
-        assert horizon.wait() == highest_offset("default") > max(offsets)
+        assert horizon.wait() == highest_offset(LOG) > max(offsets)
     assert Message.objects.count() == 6
 
 
@@ -298,10 +299,10 @@ def test_a_missing_gate_refuses_the_message_rather_than_risk_it(monkeypatch: pyt
     PublishGate.objects.filter(slot=7).delete()
     with pytest.raises(IntegrityError):
         publish(TOPIC, 1)
-    assert highest_offset("default") == 0
+    assert highest_offset(LOG) == 0
     monkeypatch.setattr(insert_sql, "slot", lambda: 8)
     original = publish(TOPIC, 1).offset
     monkeypatch.setattr(insert_sql, "slot", lambda: 7)
     copy = LogRow(TOPIC, 0, 0, "", "copy", Stored("sqlqueue_message", "offset", original or 0), None, "")
     with pytest.raises(IntegrityError):
-        insert_many("default", [copy], False)
+        insert_many(LOG, [copy], False)

@@ -12,6 +12,7 @@ from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.log.collect import collect
 from sqlqueue.models import DeliveryState, Offset
 from sqlqueue.testing import published
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.progress import let_a_round_pass, settled, wait_until_settled
 from tests.subscribers import Handled, RunningSubscriber, consumer
@@ -44,10 +45,10 @@ def topic(settings: Settings) -> str:
 
 def collect_now() -> int:
     """Run a collection; return how many messages it has deleted."""
-    horizon = Horizon("default")
+    horizon = Horizon(LOG)
     for _ in range(5):
-        horizon.probe(highest_offset("default"))
-    return collect("default", horizon).messages
+        horizon.probe(highest_offset(LOG))
+    return collect(LOG, horizon).messages
 
 
 def insert_by_plain_sql(topic: str, name: str) -> None:
@@ -166,7 +167,7 @@ def test_on_sqlite_no_message_overtakes_a_transaction_that_has_published(topic: 
         thread = threading.Thread(target=publish_next)
         thread.start()
         begun.wait()
-        assert highest_offset("default") < late.offset
+        assert highest_offset(LOG) < late.offset
         open_transaction.commit()
         thread.join()
     assert offsets[0] is not None

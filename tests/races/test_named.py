@@ -13,6 +13,7 @@ from django.db import connections
 from sqlqueue import cancel, publish
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -90,7 +91,7 @@ def test_what_was_replaced_last_is_what_enters_the_log() -> None:
                     break
                 last[id] = number
 
-    side.run(replace, behind=lambda: move_due("default"))
+    side.run(replace, behind=lambda: move_due(LOG))
     assert last
     assert {id: the_only(id) for id in last} == {id: ([number], []) for id, number in last.items()}
 
@@ -111,7 +112,7 @@ def test_what_was_cancelled_in_time_is_never_delivered_and_everything_else_is() 
             in_time.setdefault(id, []).append(cancel(TOPIC, key=KEY, id=id))
             start.wait(60)
 
-    side.run(schedule, cancel_it, cancel_it, behind=lambda: move_due("default"))
+    side.run(schedule, cancel_it, cancel_it, behind=lambda: move_due(LOG))
     for id, answers in in_time.items():
         assert answers.count(True) <= 1, f"two have cancelled {id}"
         assert the_only(id) == (([], []) if any(answers) else ([id], [])), id
@@ -132,7 +133,7 @@ def test_each_life_of_an_id_begins_with_created_and_ends_with_a_cancellation_or_
             choice, delay = chance.choice(["ignore", "replace"]), chance.choice([0, 60, 60])
             told[id, publish(TOPIC, number, key=KEY, id=id, delay=delay, on_conflict=choice).status] += 1
 
-    side.run(*[adverse] * 4, behind=lambda: (move_due("default"), side.over.wait(0.005)))
+    side.run(*[adverse] * 4, behind=lambda: (move_due(LOG), side.over.wait(0.005)))
     for id in ids:
         log, scheduled = the_only(id)
         assert len(log) + len(scheduled) <= 1

@@ -15,6 +15,7 @@ from sqlqueue import get_status, publish
 from sqlqueue.log import unique_messages
 from sqlqueue.models import Message
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.processes import ROOT, environment, wait_until
 from tests.races.unique_publisher import TOPIC
 from tests.servers.session import needs_one
@@ -112,7 +113,7 @@ def test_at_no_time_two_are_pending(
 
     def purge() -> None:
         while not over.wait(0.005):
-            unique_messages.purge("default", "")
+            unique_messages.purge(LOG, "")
         connections.close_all()
 
     purging = threading.Thread(target=purge)

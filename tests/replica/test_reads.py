@@ -18,6 +18,7 @@ from sqlqueue import Delivery, publish
 from sqlqueue.admin.replica import CHANGED, OWN_CHANGE_SEEN
 from sqlqueue.checks import TAG
 from sqlqueue.conf import settings as queue_settings
+from sqlqueue.database.log import Log
 from sqlqueue.database.router import Router
 from sqlqueue.exceptions import HorizonUnknown
 from sqlqueue.log.groups import register
@@ -27,6 +28,7 @@ from sqlqueue.stats.survey import survey
 from sqlqueue.stats.tail import Tail
 from tests.consuming import QUICK, Consuming
 from tests.factories import TopicFactory
+from tests.logs import LOG
 from tests.management.running import run
 from tests.processes import wait_until
 from tests.replica.replicas import REPLICA, asked
@@ -53,7 +55,7 @@ ON_THE_PRIMARY = (
 
 
 def test_what_only_looks_reads_the_replica(catch_up: CatchUp, admin_client: Client) -> None:
-    register("default", "g", "t")
+    register(LOG, "g", "t")
     publish("t", "published first")
     catch_up()
     publish("t", "published later")
@@ -76,12 +78,12 @@ def test_what_only_looks_reads_the_replica(catch_up: CatchUp, admin_client: Clie
         assert counts.replica > 0, command
         assert counts.primary == 0, command
         assert "Read from the replica 'replica'" in said.err, command
-    assert survey(REPLICA).highest_offset < survey("default").highest_offset
+    assert survey(Log.of(REPLICA)).highest_offset < survey(LOG).highest_offset
 
 
 def test_pages_that_decide_read_the_primary(catch_up: CatchUp, admin_client: Client) -> None:
     """And so do the lists of a user who has just changed something, until that is surely old."""
-    register("default", "g", "t")
+    register(LOG, "g", "t")
     offset = publish("t", "first").offset
     group = ConsumerGroup.objects.get()
     urls = [
@@ -160,11 +162,11 @@ def test_an_engine_that_read_the_replica_would_lose_messages(catch_up: CatchUp) 
         early = publish("t", "early").offset
         assert late < early
         catch_up()
-        on_replica, on_primary = Tail(REPLICA, topic, 0), Tail("default", topic, 0)
+        on_replica, on_primary = Tail(Log.of(REPLICA), topic, 0), Tail(LOG, topic, 0)
         assert [message.payload for message in on_replica.read()] == ["early"]
         assert on_primary.read() == []  # held back: what is open has a lower offset
         with pytest.raises(HorizonUnknown, match="start a process, or read the primary"):
-            replicated_horizon(REPLICA)
+            replicated_horizon(Log.of(REPLICA))
         slow.commit()
     catch_up()
     assert [message.payload for message in on_primary.read()] == ["late", "early"]
@@ -188,7 +190,7 @@ def test_what_a_heartbeat_tells_is_complete_on_the_replica(
     def known() -> bool:
         catch_up()
         try:
-            return replicated_horizon(REPLICA) >= first
+            return replicated_horizon(Log.of(REPLICA)) >= first
         except HorizonUnknown:
             return False
 
@@ -197,7 +199,7 @@ def test_what_a_heartbeat_tells_is_complete_on_the_replica(
         late = slow.do(lambda: publish("t", "late").offset)
         publish("t", "early")
         catch_up()
-        assert replicated_horizon(REPLICA) < late
+        assert replicated_horizon(Log.of(REPLICA)) < late
     host.stop()
 
 

@@ -9,6 +9,7 @@ import pytest
 from django.db import Error, connection
 
 from sqlqueue.database.server_identity import look
+from tests.logs import LOG
 from tests.processes import wait_until
 
 
@@ -108,7 +109,7 @@ def crash_a_process() -> None:
 
     It then ends all connections, those too that it has let in since: so wait until it says that it has begun anew.
     """
-    before = look("default").identity
+    before = look(LOG).identity
     os.kill(connection_id(), signal.SIGKILL)
     wait_until(lambda: look_again() not in (None, before), 60)
 
@@ -117,7 +118,7 @@ def look_again() -> str | None:
     """Look at the server over a new connection; None while there is none to be had."""
     connection.close()
     try:
-        return look("default").identity
+        return look(LOG).identity
     except Error:
         return None
 

@@ -12,6 +12,7 @@ import django
 from django.db import Error, connection, connections, transaction
 from django.db.models import Count
 
+from tests.logs import LOG
 from tests.soak.history import FOLDER, Journal
 from tests.soak.person import Person
 from tests.soak.publisher import Item, Publisher, RolledBack
@@ -221,7 +222,7 @@ def add_dead_letters(items: list[Item]) -> None:
 
     for item in items:
         row = LogRow(item.topic, 0, 0, item.key, item.id, encode(item.payload), None, "")
-        insert_one("default", row, may_repeat=True)
+        insert_one(LOG, row, may_repeat=True)
 
 
 def publish_together(items: list[Item]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tests.logs import LOG
 from tests.soak.workload import partitions
 
 COUNTS = (1, 2, 3, 4, 6, 8, 9, 12)  # of partitions, of which a topic gets another one each time
@@ -42,7 +43,7 @@ def look(topic: str) -> State:
 
     try:
         # In this order: a node that catches up may not have heard of the change at first.
-        block, change = open_block("default", topic), under_way("default")
+        block, change = open_block(LOG, topic), under_way(LOG)
     except ConfigurationError:
         block, change = Block(0, 0, partitions(topic)), None
     later = None if change is None else UnderWay(change.topic, _stage(*change.later))
@@ -51,9 +52,8 @@ def look(topic: str) -> State:
 
 def transactions() -> int:
     """Return about how many transactions of a change a process can be harmed in."""
-    from sqlqueue.database.statements import dialect
 
-    known = dialect("default")
+    known = LOG.dialect
     return EACH[known.slotted] if known.gated else 1
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from sqlqueue.database.log import Log
 from tests.soak import workload
 
 LEAST, SECONDS = 4_000, 4.0  # so many deliveries may wait for consumers, or those of so many seconds
@@ -56,7 +57,7 @@ def pending(using: str = "default") -> set[tuple[str, str, str]]:
         )
         log = Message.objects.using(using).filter(topic=topic)
         queries = [log.filter(offset__in=waiting)]
-        for partition in numbers(using, topic) if topic in stored else ():
+        for partition in numbers(Log.of(using), topic) if topic in stored else ():
             offsets = Offset.objects.using(using).filter(**of_group, partition=partition)
             above = log.filter(partition=partition)
             for row in offsets if offsets.exists() else [Offset(priority=0, position=0)]:
@@ -92,7 +93,7 @@ def unsettled(readers: Sequence[workload.Reader] = ALL, using: str = "default") 
     count += DeliveryState.objects.using(using).filter(topic__in=topics, acked=False).count()
     count += sum(max(1, range_.messages) for range_ in BlockedRange.objects.using(using).filter(topic__in=topics))
     for reader in readers:
-        unread = unread_streams(using, reader.group, reader.topic)
+        unread = unread_streams(Log.of(using), reader.group, reader.topic)
         offsets = Offset.objects.using(using).filter(topic=reader.topic, consumer_group=reader.group)
         rows = offsets.values_list("partition", "priority", "position")
         positions = {(partition, priority): position for partition, priority, position in rows}

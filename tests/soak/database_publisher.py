@@ -103,7 +103,7 @@ class DatabasePublisher(Publisher):
         from sqlqueue.log.placement import destination
 
         gives_up = random.Random(item.id).random() < 0.1
-        alias = destination(item.topic, item.key, item.id, relay=False).alias
+        alias = destination(item.topic, item.key, item.id, relay=False).log.alias
         with transaction.atomic(using=alias):
             self._once(item)
             if gives_up:

@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+from sqlqueue.database.log import Log
 from tests.soak import workload
 from tests.soak.job_records import BatchEnd, Jobs, KeptResult, LogEntry, TaskEnd
 
@@ -14,7 +15,7 @@ def fill_in_jobs(jobs: Jobs) -> None:
     from sqlqueue.models import Message, Result
 
     began = time.monotonic()
-    jobs.clock = clock.now(settings.DATABASE).timestamp() - began
+    jobs.clock = clock.now(Log.of(settings.DATABASE)).timestamp() - began
     for message in Message.objects.filter(topic__in=workload.JOB_TOPICS).order_by("offset").iterator():
         jobs.log.append(
             LogEntry(

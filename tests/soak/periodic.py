@@ -3,6 +3,7 @@
 import time
 from collections.abc import Collection
 
+from sqlqueue.database.log import Log
 from tests.soak.history import Journal
 from tests.soak.nemesis import insistently
 
@@ -26,7 +27,7 @@ class PausedTicks:
 
         def resume_all() -> None:
             for name in PeriodicSchedule.objects.values_list("name", flat=True):
-                resume(settings.DATABASE, name)
+                resume(Log.of(settings.DATABASE), name)
 
         insistently(resume_all)
         self._journal.note("ticks-paused", self._since)
@@ -44,8 +45,8 @@ def end_ticks(deadline: float, schedules: Collection[str]) -> dict[str, tuple[fl
     while len(ended) < len(schedules) and time.monotonic() < deadline:
         for name in {*schedules} - ended.keys():
             row = PeriodicSchedule.objects.filter(name=name, next_tick__gt=DatabaseNow())
-            before = clock.now(settings.DATABASE).timestamp()
+            before = clock.now(Log.of(settings.DATABASE)).timestamp()
             if row.update(paused=True):
-                ended[name] = before, clock.now(settings.DATABASE).timestamp()
+                ended[name] = before, clock.now(Log.of(settings.DATABASE)).timestamp()
         time.sleep(0.05)
     return ended

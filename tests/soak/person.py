@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db import Error, connections
 
+from sqlqueue.database.log import Log
 from tests.soak.history import Journal
 
 TOPIC, GROUP = "doomed", "judge"
@@ -54,7 +55,7 @@ class Person:
         # To the checker it is a message of its own: that is what the log has.
         self.journal.note("publish", number, [[TOPIC, dead_letter.partition_key, f"replay:{dead_letter.offset}"]])
         try:
-            order = replay_requests.request_replay(settings.DATABASE, TOPIC, offsets=[dead_letter.offset])
+            order = replay_requests.request_replay(Log.of(settings.DATABASE), TOPIC, offsets=[dead_letter.offset])
             if self._is_done(order):
                 self.journal.note("told", number)
         except Error as error:

@@ -16,6 +16,7 @@ from sqlqueue.core.filters import Filter
 from sqlqueue.core.partition.queues import OrderingQueues
 from sqlqueue.core.settle_plan import Attempt, SettleResult
 from sqlqueue.database.horizon import Horizon
+from sqlqueue.database.log import Log
 from sqlqueue.leases import acquire, release
 from sqlqueue.log import batch_counts, fence, placement, results, schedule, ticks
 from sqlqueue.operations import layout_changes
@@ -32,7 +33,7 @@ def fencing() -> None:
     fence.PREDICATE = fence.PREDICATE.replace("fencing_token = %s", "(fencing_token = %s OR 1 = 1)")
     fence.PREDICATE_OF_EACH = "1 = 1"
     executor.HandlerExecutor.started = lambda self, hands: True
-    release.renew = lambda alias, subscriber, lease_duration, server: ENOUGH
+    release.renew = lambda log, subscriber, lease_duration, server: ENOUGH
 
 
 def horizon() -> None:
@@ -84,11 +85,11 @@ def jobs() -> None:
         due = due_ticks(*arguments)
         return due._replace(ticks=[tick for tick in due.ticks if tick.second % 5])
 
-    def forget_named(alias: str, rows: Any) -> Any:
-        return insert_new(alias, [row for row in rows if row.topic != NAMED])
+    def forget_named(log: Log, rows: Any) -> Any:
+        return insert_new(log, [row for row in rows if row.topic != NAMED])
 
     ticks.due_ticks, schedule.insert_new = forget_some, forget_named
-    results._insert = lambda alias, rows: None
+    results._insert = lambda log, rows: None
     Attempt.expired = False
     GroupLimiter.messages = GroupLimiter.executions = lambda self, now: sys.maxsize
     Filter.matches = lambda self, message: True
@@ -104,7 +105,7 @@ def starving() -> None:
 def ends() -> None:
     """Read the end of an epoch too early: by what was published last before its end."""
     highest_offset = layout_changes.highest_offset
-    layout_changes.highest_offset = lambda alias: max(0, highest_offset(alias) - EARLY)
+    layout_changes.highest_offset = lambda log: max(0, highest_offset(log) - EARLY)
 
 
 def changes() -> None:

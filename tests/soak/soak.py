@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from tests.logs import LOG
 from tests.soak import databases, history, phases, workload
 from tests.soak.alterations import Alterations
 from tests.soak.backlog import Backlog, pending, unsettled_on
@@ -257,7 +258,7 @@ class Run:
         def look() -> list[T]:
             return [read()]
 
-        found = retries.patiently("default", look, give_up=lambda: time.monotonic() > deadline)
+        found = retries.patiently(LOG, look, give_up=lambda: time.monotonic() > deadline)
         assert found, f"the tables could not be read for {LOOK_LIMIT:g} s"
         return found[0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from sqlqueue.database.log import Log
 from tests.soak import workload
 from tests.soak.places import offset_at, partition_at
 from tests.soak.records import DeadLetter, Record
@@ -35,7 +36,7 @@ def rows_left(alias: str) -> Counter[str]:
     }
     left = Counter({name: rows.using(alias).count() for name, rows in tables.items()})
     present = Topic.objects.using(alias).filter(name__in=workload.TOPICS).values_list("name", flat=True)
-    left["sqlqueue_layout (epochs that have ended)"] = sum(len(epochs(alias, topic)) - 1 for topic in present)
+    left["sqlqueue_layout (epochs that have ended)"] = sum(len(epochs(Log.of(alias), topic)) - 1 for topic in present)
     return +left
 
 
@@ -73,12 +74,12 @@ def fill_in(record: Record, alias: str) -> None:
         record.entries[group, message] = record.entries.get((group, message), 0) + count
     present = Topic.objects.using(alias).filter(name__in=workload.ALTERED).values_list("name", flat=True)
     for topic in present:
-        of_database = epochs(alias, topic, retired=True)
+        of_database = epochs(Log.of(alias), topic, retired=True)
         found = (replace(epoch, base=partition_at(database, epoch.base)) for epoch in of_database)
         record.epochs[topic] = (*record.epochs.get(topic, ()), *found)
     placed = log.filter(topic__in=workload.ALTERED).values_list("topic", "message_id", "partition")
     record.placed.update({(topic, id): partition_at(database, partition) for topic, id, partition in placed})
-    record.unfinished = record.unfinished or str(under_way(alias) or "")
+    record.unfinished = record.unfinished or str(under_way(Log.of(alias)) or "")
 
 
 def leases_left(alias: str) -> Counter[str]:

@@ -6,6 +6,7 @@ import pytest
 
 from sqlqueue import NewMessage, publish_many
 from sqlqueue.conf import settings as options
+from sqlqueue.database.log import Log
 from sqlqueue.log.stored_topics import insert
 from sqlqueue.models import ConsumerGroup, Message, Offset
 from tests.soak import workload
@@ -18,7 +19,7 @@ READER = next(reader for reader in JOB_READERS if reader.topic == CROWDED)
 
 def test_each_partition_has_a_position_of_its_own(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workload, "ALL_READERS", [READER])
-    insert(options.DATABASE, READER.topic, 2)
+    insert(Log.of(options.DATABASE), READER.topic, 2)
     publish_many(READER.topic, [NewMessage(n, id=f"m{n}", key=f"k{n}") for n in range(60)])
     messages = list(Message.objects.filter(topic=READER.topic))
     assert pending() == {(READER.topic, READER.group, message.message_id) for message in messages}, "no process came"

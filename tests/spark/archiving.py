@@ -13,14 +13,15 @@ from sqlqueue.log.archive import newest_receipts
 from sqlqueue.models import Message
 from sqlqueue.spark.archiving import Segment, archive_topic
 from sqlqueue.spark.folder import Folder
+from tests.logs import LOG
 
 
 def archive(
     spark: SparkSession, folder: Path, topic: str = "t", kind: str = "messages", segment_rows: int = 1_000
 ) -> list[Segment]:
     """Archive what there is of a topic."""
-    receipts_to = newest_receipts("default", [topic], 0).get(topic, 0)
-    with archivist("default", topic, timeout=30) as owner:
+    receipts_to = newest_receipts(LOG, [topic], 0).get(topic, 0)
+    with archivist(LOG, topic, timeout=30) as owner:
         rows = {"segment_rows": segment_rows, "receipts_to": receipts_to}
         return list(archive_topic(spark, owner, Folder(folder), kind, **rows))
 

@@ -17,6 +17,7 @@ from sqlqueue.models import HourlyError, HourlyStatistic, Message, Receipt
 from sqlqueue.spark.analytics import settled_by_hour
 from tests.consuming import QUICK, Consuming
 from tests.factories import ReceiptFactory
+from tests.logs import LOG
 from tests.spark.archiving import archive
 from tests.spark.test_archive_kills import known_horizon
 
@@ -124,7 +125,7 @@ def test_late_rows_and_collected_ones_are_counted(
     folder = tmp_path / "archive"
     analyse()
     archive(spark, folder, segment_rows=25)
-    assert collect("default", known_horizon()).messages == MESSAGES
+    assert collect(LOG, known_horizon()).messages == MESSAGES
     first = stored()
     analyse("--everything")  # without the archive there is nothing left of the messages: what is known is kept
     assert stored() == first
@@ -152,7 +153,7 @@ def test_nothing_is_forgotten_in_the_table_or_the_files_when_the_log_has_lost_it
     analyse(f"--output={tmp_path}")
     table, files, errors = stored(), lines(tmp_path), lines(tmp_path, "errors")
     assert all(row["end_to_end_p50"] is not None for row in files if row["consumer_group"])
-    assert collect("default", known_horizon()).messages == MESSAGES
+    assert collect(LOG, known_horizon()).messages == MESSAGES
     Message.objects.filter(topic="t_dlq").delete()
     analyse(f"--output={tmp_path}", "--everything")
     assert "what was known is kept" in capsys.readouterr().out

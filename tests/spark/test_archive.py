@@ -26,6 +26,7 @@ from sqlqueue.spark.folder import MANIFEST, Folder
 from sqlqueue.spark.manifest import ForeignSegment
 from sqlqueue.spark.plan import LEAST_ROWS
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.spark.archiving import archive, as_archived, decoded, offsets_in, rows_in
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
@@ -43,9 +44,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run_collection() -> int:
-    horizon = Horizon("default")
+    horizon = Horizon(LOG)
     horizon.wait()
-    return collect("default", horizon).messages
+    return collect(LOG, horizon).messages
 
 
 def publish_some(count: int, topic: str = "t") -> None:
@@ -128,7 +129,7 @@ class TestCollection:
         settings.SQLQUEUE = {**QUICK, "RETENTION": 0}
         consuming.consumer("t", lambda delivery: None)
         publish_some(30)
-        register("default", GROUP, "t")
+        register(LOG, GROUP, "t")
         consuming.drain()
         assert run_collection() == 0
         archive(spark, folder, segment_rows=12)
@@ -156,7 +157,7 @@ class TestCollection:
             assert holding.wait(30)
             publish("t", "after")
             try:
-                with pytest.raises(HorizonUnknown), archivist("default", "t", timeout=0.5):
+                with pytest.raises(HorizonUnknown), archivist(LOG, "t", timeout=0.5):
                     pass
                 with pytest.raises(CommandError) as error:
                     call_command("queuearchive", folder, wait=0.5)
@@ -173,22 +174,22 @@ class TestTwoArchivists:
     def test_one_waits_for_the_other(self, folder: Path) -> None:
         publish_some(3)
         with (
-            archivist("default", "t", timeout=30) as first,
+            archivist(LOG, "t", timeout=30) as first,
             pytest.raises(LeaseLost, match=first.name),
-            archivist("default", "t", timeout=0.3),
+            archivist(LOG, "t", timeout=0.3),
         ):
             pass
-        with archivist("default", "t", timeout=30):
+        with archivist(LOG, "t", timeout=30):
             pass
         assert not PartitionLease.objects.exclude(holder="").exists()
 
     def test_one_that_has_lost_the_topic_changes_nothing(self, spark: SparkSession, folder: Path) -> None:
         publish_some(10)
-        with archivist("default", "t", timeout=30) as frozen:
+        with archivist(LOG, "t", timeout=30) as frozen:
             archiving = archive_topic(spark, frozen, Folder(folder), "messages", segment_rows=4)
             assert next(archiving).totals.rows == 4
             PartitionLease.objects.update(valid_until="2000-01-01 00:00:00Z")
-            with archivist("default", "t", timeout=30) as successor:
+            with archivist(LOG, "t", timeout=30) as successor:
                 with pytest.raises(LeaseLost):
                     next(archiving)
                 assert sum(offsets_in(folder).values()) == 4
@@ -226,7 +227,7 @@ def archive_until_the_power_cut(spark: SparkSession, owner: Archivist, folder: P
 class TestWhatAnInterruptedRunHasLeft:
     def test_is_swept_files_in_their_place_included(self, spark: SparkSession, folder: Path) -> None:
         publish_some(10)
-        with archivist("default", "t", timeout=30) as owner, pytest.raises(PowerCut):
+        with archivist(LOG, "t", timeout=30) as owner, pytest.raises(PowerCut):
             archive_until_the_power_cut(spark, owner, folder)
         assert len(offsets_in(folder)) == 10
         assert not ArchiveSegment.objects.exists()
@@ -268,13 +269,13 @@ class TestTheCommand:
         publish_some(6)
         archive(spark, folder)
         before = ArchiveSegment.objects.get().last_offset
-        remove("default", GROUP, "t")
+        remove(LOG, GROUP, "t")
         publish_some(9)
         new = dict(Message.objects.filter(offset__gt=before).order_by("offset").values_list("offset", "partition"))
         first, last = min(new), max(new)
-        register("default", "slow", "t")
+        register(LOG, "slow", "t")
         for partition in set(new.values()) - {new[first]}:
-            move("default", "slow", "t", last, partition=partition)
+            move(LOG, "slow", "t", last, partition=partition)
         run_collection()
         kept = set(Message.objects.filter(offset__gt=before).values_list("offset", flat=True))
         lost = max(set(new) - kept)
@@ -292,9 +293,9 @@ class TestTheCommand:
 
     def test_refuses_what_cannot_be(self, folder: Path) -> None:
         publish("t", 1)
-        with pytest.raises(ConfigurationError, match="no topic 'nothing'"), archivist("default", "nothing", timeout=1):
+        with pytest.raises(ConfigurationError, match="no topic 'nothing'"), archivist(LOG, "nothing", timeout=1):
             pass
-        with pytest.raises(ConfigurationError, match="dead letters"), archivist("default", "t_dlq", timeout=1):
+        with pytest.raises(ConfigurationError, match="dead letters"), archivist(LOG, "t_dlq", timeout=1):
             pass
         with pytest.raises(CommandError, match="segment-rows"):
             call_command("queuearchive", folder, "--segment-rows=0")

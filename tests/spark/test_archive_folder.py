@@ -20,6 +20,7 @@ from sqlqueue.log.collect import collect
 from sqlqueue.models import ArchiveSegment, HourlyStatistic, Message, Receipt, Topic
 from sqlqueue.spark.folder import IDENTITY, MANIFEST, Folder
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.spark.archiving import offsets_in
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
@@ -53,9 +54,9 @@ def run(folder: Path, *topics: str, **options: object) -> None:
 
 
 def collected() -> int:
-    horizon = Horizon("default")
+    horizon = Horizon(LOG)
     horizon.wait()
-    return collect("default", horizon).messages
+    return collect(LOG, horizon).messages
 
 
 def test_another_folder_than_the_last_one_is_refused_and_nothing_is_collected(
@@ -151,7 +152,7 @@ def test_a_topic_that_cannot_be_archived_keeps_no_other_one_out(spark: SparkSess
 def test_what_another_process_archives_is_left_to_it_and_said_by_75(spark: SparkSession, folder: Path) -> None:
     for topic in ("a", "b"):
         publish(topic, 1)
-    with archivist("default", "a", timeout=30), pytest.raises(CommandError, match="is being archived by") as error:
+    with archivist(LOG, "a", timeout=30), pytest.raises(CommandError, match="is being archived by") as error:
         run(folder, wait=0.3)
     assert error.value.returncode == 75
     assert set(ArchiveSegment.objects.values_list("topic", flat=True)) == {"b"}
@@ -190,13 +191,13 @@ def test_one_look_at_the_receipts_serves_all_topics(consuming: Consuming, settin
     publish_many("busy", range(30))
     consuming.drain()
     with CaptureQueriesContext(connection) as said:
-        newest = newest_receipts("default", [*topics, "busy"], 0)
+        newest = newest_receipts(LOG, [*topics, "busy"], 0)
     assert newest == {"busy": Receipt.objects.order_by("-id")[0].id}
     assert sum("sqlqueue_receipt" in query["sql"] for query in said) == 1
-    with archivist("default", "quiet0", timeout=30) as owner, CaptureQueriesContext(connection) as said:
+    with archivist(LOG, "quiet0", timeout=30) as owner, CaptureQueriesContext(connection) as said:
         assert owner.next_range("receipts", 100, newest.get("quiet0", 0)) is None
     assert not [query for query in said if "sqlqueue_receipt" in query["sql"]]
-    assert newest_receipts("default", ["busy"], 3600) == {}
+    assert newest_receipts(LOG, ["busy"], 3600) == {}
 
 
 def test_the_analytics_refuse_an_archive_that_is_not_there_or_another_one(

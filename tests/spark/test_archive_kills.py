@@ -17,6 +17,7 @@ from sqlqueue.database.horizon import Horizon
 from sqlqueue.log.collect import collect
 from sqlqueue.models import ArchiveSegment, Message
 from tests.consuming import QUICK
+from tests.logs import LOG
 from tests.processes import ManageCommands, wait_until
 from tests.spark.archiving import offsets_in
 
@@ -66,18 +67,18 @@ def test_killed_anywhere_and_run_again_the_archive_holds_each_message_once(
         held = offsets_in(folder)
         assert set(held.values()) == {1}
         assert set(held) <= published
-        collect("default", known_horizon())
+        collect(LOG, known_horizon())
         assert published - set(Message.objects.values_list("offset", flat=True)) <= set(held)
         published |= publish_some(20)
     command = start()
     assert command.wait(TIMEOUT) == 0, command.output
     assert offsets_in(folder) == dict.fromkeys(published, 1)
     assert not list((folder / "_partial").iterdir())
-    collect("default", known_horizon())
+    collect(LOG, known_horizon())
     assert not Message.objects.exists()
 
 
 def known_horizon() -> Horizon:
-    horizon = Horizon("default")
+    horizon = Horizon(LOG)
     horizon.wait()
     return horizon

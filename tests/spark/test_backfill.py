@@ -18,6 +18,7 @@ from sqlqueue.models import Message
 from sqlqueue.spark.archive import read_archive
 from sqlqueue.spark.rehydrate import in_range
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.spark.archiving import archive
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
@@ -178,7 +179,7 @@ class TestRehydrate:
         assert all(message.headers == {"n": message.payload["n"]} for message in messages)
         call_command(*words, "--label=again")
         assert len(log()) == 20
-        register("default", "again", "t")
+        register(LOG, "again", "t")
         call_command(*words, "--group=again")  # neither the label's rows nor those for all
         assert len(log()) == 30
 
@@ -188,7 +189,7 @@ class TestRehydrate:
         consuming.consumer("t", lambda delivery: heard.append("another"), group="another")
         with pytest.raises(CommandError, match="does not read topic"):
             call_command("queuerehydrate", folder, "t", "--all", "--group=wanted")
-        register("default", "wanted", "t")
+        register(LOG, "wanted", "t")
         call_command("queuerehydrate", folder, "t", "--all", "--key=k1", "--group=wanted")
         consuming.drain()
         assert sorted(heard) == list(range(1, 20, 3))

@@ -19,6 +19,7 @@ from sqlqueue.spark import options, plan
 from sqlqueue.spark.project import of_django
 from sqlqueue.spark.session import register
 from tests.consuming import Consuming
+from tests.logs import LOG
 from tests.transactions import OpenTransaction
 
 Read = Callable[..., DataFrame]
@@ -188,7 +189,7 @@ def test_receipts_dead_letters_and_offsets(read: Read, consuming: Consuming, spa
     assert read("receipts", topic="flights", fromId=stored[1].id).count() == 2
     assert read("receipts", topic="others", toId=stored[1].id).count() == 0
     said = options.read({"table": "receipts", "fromId": str(stored[1].id)}, options.READ, "a batch read")
-    ranges = [(low, high) for portion in plan.batch("default", said, 2) for low, high, _ in portion.ranges]
+    ranges = [(low, high) for portion in plan.batch(LOG, said, 2) for low, high, _ in portion.ranges]
     assert [(ranges[0][0], ranges[-1][1])] == [(stored[1].id, stored[2].id)]  # what is below is not looked at
 
     offsets = read("offsets", topic="flights").collect()

@@ -28,6 +28,7 @@ from sqlqueue.spark.archiving import archive_topic
 from sqlqueue.spark.objects import MANIFESTS, ObjectDraft, ObjectStore
 from sqlqueue.spark.rehydrate import archived_messages, in_range
 from tests.consuming import QUICK
+from tests.logs import LOG
 from tests.processes import ManageCommands, wait_until
 from tests.spark import object_store
 from tests.spark.test_archive_kills import JAVA, known_horizon
@@ -113,7 +114,7 @@ def test_what_is_archived_there_is_verified_collected_and_brought_back(
     run(lake)  # nothing new
     run(lake, verify=True)
     assert "t: 3 segments of messages, 0 wrong" in capsys.readouterr().out
-    assert collect("default", known_horizon()).messages == 23
+    assert collect(LOG, known_horizon()).messages == 23
     call_command("queuerehydrate", lake, "t", all=True, same_ids=True)
     again = Message.objects.filter(topic="t").order_by("offset")
     assert sorted(map(str, again.values_list("partition_key", "payload", "message_id"))) == sorted(map(str, before))
@@ -129,7 +130,7 @@ def test_what_a_cut_run_has_left_counts_for_nothing_and_is_removed(
 ) -> None:
     publish_some(10)
     cut(when)
-    with archivist("default", "t", timeout=30) as owner, pytest.raises(PowerCut):
+    with archivist(LOG, "t", timeout=30) as owner, pytest.raises(PowerCut):
         list(archive_topic(spark, owner, opened(lake), "messages", segment_rows=6))
     assert not ArchiveSegment.objects.exists()
     left = files_in(lake)
@@ -175,13 +176,13 @@ def test_of_two_archivists_the_row_decides_and_a_late_manifest_does_not_count(
         late.append(draft)
         raise PowerCut
 
-    with archivist("default", "t", timeout=30) as frozen:
+    with archivist(LOG, "t", timeout=30) as frozen:
         with monkeypatch.context() as patch:
             patch.setattr(ObjectDraft, "publish", hold)
             with pytest.raises(PowerCut):
                 list(archive_topic(spark, frozen, store, "messages", segment_rows=4))
         PartitionLease.objects.update(valid_until="2000-01-01 00:00:00Z")
-        with archivist("default", "t", timeout=30) as successor:
+        with archivist(LOG, "t", timeout=30) as successor:
             with pytest.raises(LeaseLost):
                 list(archive_topic(spark, frozen, store, "messages", segment_rows=4))
             assert not files_of_manifests(lake)
@@ -307,7 +308,7 @@ def test_killed_anywhere_and_run_again_it_holds_each_message_once(
         command.kill_all()
         held = offsets(spark, lake)
         assert set(held.values()) == {1}
-        collect("default", known_horizon())
+        collect(LOG, known_horizon())
         assert expected - set(Message.objects.values_list("offset", flat=True)) <= set(held)
     command = start()
     assert command.wait(240) == 0, command.output

@@ -20,6 +20,7 @@ from sqlqueue.spark.stream import of_the_server
 from sqlqueue.spark.tables import MESSAGES
 from tests.faults.test_silent_rerouting import pair as pair
 from tests.faults.test_silent_rerouting import proxy as proxy
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.servers.lagging import Pair
 from tests.servers.private import PrivateServer
@@ -34,10 +35,10 @@ class Task:
     """A read of the log, planned on the present server, which one task is to carry out."""
 
     def __init__(self) -> None:
-        self.server = ServerIdentity("default")
+        self.server = ServerIdentity(LOG)
         self.options = read({"topic": "t"}, READ, "a batch read")
         identity = self.server.identity
-        (planned,) = plan.batch("default", self.options, 1, None, self.server)
+        (planned,) = plan.batch(LOG, self.options, 1, None, self.server)
         self.portion = planned.on("", identity)
         self._scan = TableScan(MESSAGES, MESSAGES.chosen(("offset",)))
 
@@ -45,7 +46,7 @@ class Task:
         """Read over a connection of the task's own."""
         connections["default"].close()
         try:
-            batches = list(self._scan.read("default", self.portion))
+            batches = list(self._scan.read(LOG, self.portion))
         finally:
             connections["default"].close()
         return sorted(row["offset"] for batch in batches for row in batch.to_pylist())
@@ -92,7 +93,7 @@ def test_what_a_lagging_replica_counts_plans_nothing(pair: Pair, proxy: Reroutin
     task, highest = Task(), max(offsets_of("t"))
     proxy.lead_to(pair.replica.port)
     with pytest.raises(LeaseLost):
-        plan.portions("default", task.options, 1, highest, 1, task.server)
+        plan.portions(LOG, task.options, 1, highest, 1, task.server)
     proxy.lead_to(pair.primary.port)
 
 

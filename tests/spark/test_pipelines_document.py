@@ -12,6 +12,7 @@ from sqlqueue.log.groups import register
 from sqlqueue.models import ArchiveSegment, HourlyStatistic, Message
 from tests.consuming import QUICK
 from tests.documents import ROOT, blocks
+from tests.logs import LOG
 from tests.spark.archiving import rows_in
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
@@ -31,7 +32,7 @@ def test_the_blocks_of_the_page_run(spark: SparkSession, tmp_path: Path, setting
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "flights.csv").write_text(CSV)
     publish_many("flights", [NewMessage({"n": n}, key=str(n)) for n in range(4)])
-    register("default", "billing", "flights")
+    register(LOG, "billing", "flights")
     names = {"spark": spark, "folder": str(tmp_path / "lake")}
     commands = 0
     for block in blocks(ROOT / "docs" / "pipelines.md"):

@@ -13,6 +13,7 @@ from sqlqueue.spark.options import SourceOptions
 from sqlqueue.spark.scan import ROWS_AT_ONCE, TableScan, streamed
 from sqlqueue.spark.tables import MESSAGES
 from tests.consuming import QUICK
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TASKS, MESSAGES_OF_A_KEY, KEYS = 4, 10, 12
@@ -31,8 +32,8 @@ def messages(settings: Any) -> None:
 def read() -> list[list[pa.RecordBatch]]:
     """Plan a read of topic t, and carry it out; return the batches of each task."""
     reading = TableScan(MESSAGES, MESSAGES.chosen(("offset", "payload")))
-    portions = plan.batch("default", SourceOptions(topics=("t",)), TASKS)
-    return [list(reading.read("default", portion)) for portion in portions]
+    portions = plan.batch(LOG, SourceOptions(topics=("t",)), TASKS)
+    return [list(reading.read(LOG, portion)) for portion in portions]
 
 
 def offsets(tasks: list[list[pa.RecordBatch]]) -> list[int]:
@@ -73,7 +74,7 @@ def test_a_batch_of_a_stream_ends_where_it_may_however_little_is_counted_at_once
     monkeypatch.setattr(ranges, "BUCKETS", 2)
     highest = Message.objects.order_by("-offset").values_list("offset", flat=True)[0]
     ends, done = [], 0
-    while (end := plan.next_end("default", SourceOptions(topics=("t",)), done, highest, 7)) > done:
+    while (end := plan.next_end(LOG, SourceOptions(topics=("t",)), done, highest, 7)) > done:
         ends.append(Message.objects.filter(topic="t", offset__gt=done, offset__lte=end).count())
         done = end
     assert sum(ends) == Message.objects.filter(topic="t").count()
@@ -83,7 +84,7 @@ def test_a_batch_of_a_stream_ends_where_it_may_however_little_is_counted_at_once
 def test_a_result_is_read_past_what_is_fetched_at_once() -> None:
     Message.objects.all().delete()
     publish_many("t", range(2 * ROWS_AT_ONCE + 1))
-    chunks = list(streamed("default", 'SELECT "offset" FROM sqlqueue_message ORDER BY "offset"', ()))
+    chunks = list(streamed(LOG, 'SELECT "offset" FROM sqlqueue_message ORDER BY "offset"', ()))
     assert len(chunks) == 3
     found = [offset for chunk in chunks for (offset,) in chunk]
     assert found == list(Message.objects.order_by("offset").values_list("offset", flat=True))

@@ -13,6 +13,7 @@ from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.log.groups import register
 from sqlqueue.models import ArchiveSegment, Message
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.spark.archiving import offsets_in
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
@@ -33,7 +34,7 @@ def folder(spark: SparkSession, tmp_path: Path) -> Path:
         some = [{"n": n, "s": "🛫 \\ |"} for n in range(30)]
         publish_many(topic, [NewMessage(p, key=f"k{p['n'] % 3}", priority=p["n"] % 2) for p in some])
         publish(topic, None, key="", id=f"one of {topic}", headers={"trace": "é"})
-        register("default", "audit", topic)
+        register(LOG, "audit", topic)
         publish(topic, "for one group", key="k1", group="audit")
     call_command("queuearchive", tmp_path / "lake", segment_rows=10)
     return tmp_path / "lake"

@@ -14,6 +14,7 @@ from sqlqueue.models import ConsumerGroup, Message, Offset
 from sqlqueue.operations.move import move
 from sqlqueue.spark.membership import Membership
 from sqlqueue.spark.scan import StreamBatch, note_read
+from tests.logs import LOG
 from tests.spark.test_stream import TIMEOUT, offsets_of, positions
 
 REFUSED = "give the query a new checkpoint and a new output folder"
@@ -72,7 +73,7 @@ def test_a_batch_that_files_have_skipped_is_not_settled(files: Files) -> None:
 def test_a_batch_that_is_skipped_after_a_rewind_is_not_settled(files: Files) -> None:
     publish_many("flights", range(20))
     files.run("checkpoint")
-    move("default", "lake", "flights", 0)
+    move(LOG, "lake", "flights", 0)
     files.refused("second")
     assert max(row[0] for row in positions()) < offsets_of("flights")[0]
 
@@ -143,7 +144,7 @@ def noting(transactional_db: None) -> Callable[[StreamBatch], bool]:
     """Note that a batch was read, as a task does; tell whether the group knows."""
 
     def note(batch: StreamBatch) -> bool:
-        note_read("default", batch)
+        note_read(LOG, batch)
         return ConsumerGroup.objects.get(topic="flights").streamed_read
 
     return note
@@ -152,7 +153,7 @@ def noting(transactional_db: None) -> Callable[[StreamBatch], bool]:
 def test_a_late_task_of_another_batch_notes_nothing(noting: Callable[[StreamBatch], bool]) -> None:
     publish_many("flights", range(5))
     first, *_, last = offsets_of("flights")
-    member = Membership("default", "lake", ["flights"], "earliest", 30)
+    member = Membership(LOG, "lake", ["flights"], "earliest", 30)
     member.settle(0, last, "mine")
     batch = StreamBatch("lake", ("flights",), last, "mine")
     assert not noting(batch._replace(checkpoint="another"))

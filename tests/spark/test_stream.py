@@ -20,6 +20,7 @@ from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message,
 from sqlqueue.operations.move import move
 from sqlqueue.spark.membership import Membership
 from tests.consuming import Consuming
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.servers.processlist import end_this_threads_connection
 from tests.transactions import OpenTransaction
@@ -161,7 +162,7 @@ def test_a_reset_ends_a_running_stream(streams: Streams) -> None:
     publish("flights", 1)
     query = streams.start(available=False)
     wait_until(lambda: {row[0] for row in positions()} == set(offsets_of("flights")), TIMEOUT)
-    move("default", "lake", "flights", 0)
+    move(LOG, "lake", "flights", 0)
     publish("flights", 2)
     with pytest.raises(StreamingQueryException, match="the group was moved"):
         query.awaitTermination(TIMEOUT)
@@ -190,9 +191,9 @@ def test_a_checkpoint_ahead_of_a_restored_log_is_refused_and_nothing_is_lost(str
     with pytest.raises(StreamingQueryException, match=r"restored or failed over.*give the query a new checkpoint"):
         streams.start().awaitTermination(TIMEOUT)
     assert positions() == before
-    horizon = Horizon("default")
+    horizon = Horizon(LOG)
     horizon.wait()
-    collect("default", horizon)
+    collect(LOG, horizon)
     assert offsets_of("flights")[-len(new) :] == new
     assert streams.run(checkpoint="fresh") == [new]
     assert {row[0] for row in positions()} == {new[-1]}
@@ -202,14 +203,14 @@ def test_a_checkpoint_ahead_of_a_restored_log_is_refused_and_nothing_is_lost(str
 def test_an_old_checkpoint_does_not_undo_a_reset(streams: Streams) -> None:
     publish_many("flights", range(30))
     streams.run()
-    move("default", "lake", "flights", 0)
+    move(LOG, "lake", "flights", 0)
     with pytest.raises(StreamingQueryException, match="the group was rewound"):
         streams.start().awaitTermination(TIMEOUT)
     assert {row[0] for row in positions()} == {0}
-    move("default", "lake", "flights", 0, partition=1)  # a part of it as well
+    move(LOG, "lake", "flights", 0, partition=1)  # a part of it as well
     assert streams.run(checkpoint="fresh") == [offsets_of("flights")]
     *_, last = Message.objects.filter(topic="flights").order_by("offset")
-    move("default", "lake", "flights", last.offset - 1, partition=last.partition)
+    move(LOG, "lake", "flights", last.offset - 1, partition=last.partition)
     with pytest.raises(StreamingQueryException, match="the group was rewound"):
         streams.start(checkpoint="fresh").awaitTermination(TIMEOUT)
 
@@ -240,7 +241,7 @@ def test_a_topic_that_a_stream_gains_is_not_skipped(streams: Streams) -> None:
 
 def test_what_waited_behind_a_key_is_read_again_and_waits_no_more(streams: Streams) -> None:
     publish_many("flights", [NewMessage(number, key="one") for number in range(10)])
-    register("default", "lake", "flights")
+    register(LOG, "lake", "flights")
     streams.run()
     mine = offsets_of("flights")
     partition = Message.objects.filter(topic="flights").values_list("partition", flat=True)[0]
@@ -277,7 +278,7 @@ def test_start_latest_and_pauses_are_heeded(streams: Streams) -> None:
     assert streams.run(start="latest") == []
     ConsumerGroup.objects.update(paused=False)
     assert streams.run(start="latest") == [[new.offset]]
-    remove("default", "lake", "flights")
+    remove(LOG, "lake", "flights")
 
 
 @pytest.mark.database("mariadb", "mysql", "postgresql")
@@ -286,14 +287,14 @@ def test_start_latest_waits_no_longer_than_it_may_for_an_open_publisher(transact
         person.do(lambda: publish("flights", "open"))
         publish("flights", "later")
         with pytest.raises(HorizonUnknown, match="has been open since"):
-            Membership("default", "lake", ["flights"], "latest", 0.5)
+            Membership(LOG, "lake", ["flights"], "latest", 0.5)
     assert not ConsumerGroup.objects.exists()
 
 
 @pytest.mark.database("mariadb", "mysql", "postgresql")
 def test_a_connection_that_was_lost_while_a_batch_ran_ends_no_stream(transactional_db: None) -> None:
     offset = publish("flights", 1).offset
-    member = Membership("default", "lake", ["flights"], "earliest", 30)
+    member = Membership(LOG, "lake", ["flights"], "earliest", 30)
     member.settle(offset)
     end_this_threads_connection()
     member.leave()
@@ -310,7 +311,7 @@ def test_a_stream_can_end_in_a_topic(streams: Streams, tmp_path: Path) -> None:
 
     assert start().awaitTermination(TIMEOUT)
     assert {row[0] for row in positions("copy")} == {offsets_of("flights")[-1]}
-    move("default", "copy", "flights", 0)
+    move(LOG, "copy", "flights", 0)
     shutil.rmtree(tmp_path / "copy")
     assert start().awaitTermination(TIMEOUT)  # everything again, and nothing twice
     copies = Message.objects.filter(topic="copies")

@@ -28,6 +28,7 @@ from sqlqueue.spark.session import register
 from sqlqueue.spark.tables import MESSAGES
 from sqlqueue.testing import published
 from tests.database.test_session_values import options as options
+from tests.logs import LOG
 
 LARGE = 16 * 2**20
 
@@ -242,7 +243,7 @@ def test_topics_that_nothing_declares_and_those_of_dead_letters_are_refused(
             with pytest.raises(CommandError, match=said):
                 call_command(*command)
     with pytest.raises(ConfigurationError, match="Did you mean 'orders'"):  # a stream joins its group by this
-        Membership("default", "g", ["ordres"], "earliest", 10.0)
+        Membership(LOG, "g", ["ordres"], "earliest", 10.0)
     assert [topic.name for topic in Topic.objects.all()] == ["former"]
     for topic in ("orders", "former"):
         write(row, topic=topic)
@@ -290,4 +291,4 @@ def test_a_connection_that_changes_values_is_refused(options: Callable[..., None
     with pytest.raises(ConfigurationError, match="utf8mb4"):
         publisher.publish(SourceOptions(), rows_of("a"))
     with pytest.raises(ConfigurationError, match="utf8mb4"):
-        list(TableScan(MESSAGES, MESSAGES.columns).read("default", Portion([], [(1, 2, "")], server="another")))
+        list(TableScan(MESSAGES, MESSAGES.columns).read(LOG, Portion([], [(1, 2, "")], server="another")))

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import OperationalError
 
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import Unreachable
 from sqlqueue.stats.cached import Cached
 
@@ -19,7 +20,7 @@ class Look:
         self.may_end = threading.Event()
         self.may_end.set()
 
-    def __call__(self, alias: str) -> int:
+    def __call__(self, log: Log) -> int:
         self.count += 1
         assert self.may_end.wait(60)
         if self.fails:
@@ -68,7 +69,7 @@ def test_a_database_that_is_away_is_not_asked_more_often(look: Look, settings) -
 def test_a_mistake_is_no_database_that_is_away(settings) -> None:
     settings.SQLQUEUE = {"STATS_INTERVAL": 3600}
 
-    def wrong(alias: str) -> int:
+    def wrong(log: Log) -> int:
         raise KeyError("mistake")
 
     recent = Cached(wrong)

@@ -20,6 +20,7 @@ from sqlqueue.stats.search import by_key, newest, topic_of
 from sqlqueue.stats.survey import Survey, survey
 from sqlqueue.stats.tail import Tail
 from tests import epochs
+from tests.logs import LOG
 from tests.progress import keys_of_partitions
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -29,13 +30,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def two_epochs(settings) -> None:
     """Four messages in the four partitions of the first epoch, and four of the same keys in the second."""
     settings.SQLQUEUE = {"PARTITIONS": 4, "WAKE": False}
-    groups.register("default", "g", "t")
+    groups.register(LOG, "g", "t")
     for key in keys_of_partitions(4):
         publish("t", {}, key=key)
     epochs.alter("t", 6)
     for key in keys_of_partitions(4):
         epochs.publish_into("t", {}, key)
-    groups.start_all("default", "t")
+    groups.start_all(LOG, "t")
 
 
 def settle_the_first() -> None:
@@ -43,7 +44,7 @@ def settle_the_first() -> None:
     for partition in range(4):
         marks = {"position": end, "offset_acked": end, "claimed_to": end, "fencing_token": 0}
         Offset.objects.create(topic="t", consumer_group="g", partition=partition, **marks)
-    groups.start_all("default", "t")
+    groups.start_all(LOG, "t")
 
 
 def kinds(seen: Survey) -> set[str]:
@@ -51,34 +52,34 @@ def kinds(seen: Survey) -> set[str]:
 
 
 def test_where_a_group_is() -> None:
-    seen = survey("default")
+    seen = survey(LOG)
     (group,), (topic,) = seen.groups, seen.topics
     assert (topic.partitions, topic.epoch) == (6, 1)
     assert (group.lag, group.partitions, group.unowned) == (8, 10, 4), "what waits has no owner to be missed"
     assert group.epochs == GroupEpochs(present=0, newest=1, unsettled=4, waiting=6)
     settle_the_first()
-    (group,) = survey("default").groups
+    (group,) = survey(LOG).groups
     assert group.epochs == GroupEpochs(present=1, newest=1, unsettled=4, waiting=0)
     assert group.lag == 4
 
 
 def test_its_partitions() -> None:
-    stats = partition_stats("default", "t", "g")
+    stats = partition_stats(LOG, "t", "g")
     assert {one.partition for one in stats if one.waits} == set(range(4, 10))
     assert sum(one.lag for one in stats) == 8
 
 
 def test_a_group_that_holds_an_epoch_for_long_is_found() -> None:
-    assert finding_kinds.EPOCH not in kinds(survey("default"))
+    assert finding_kinds.EPOCH not in kinds(survey(LOG))
     Message.objects.update(created_at=F("created_at") - timedelta(seconds=2 * group_attention.EPOCH_HELD))
-    assert {finding_kinds.EPOCH, finding_kinds.AWAY} <= kinds(survey("default"))
+    assert {finding_kinds.EPOCH, finding_kinds.AWAY} <= kinds(survey(LOG))
     settle_the_first()
-    assert finding_kinds.EPOCH not in kinds(survey("default"))
+    assert finding_kinds.EPOCH not in kinds(survey(LOG))
 
 
 def test_what_waits_is_not_stuck() -> None:
     Message.objects.update(created_at=F("created_at") - timedelta(hours=1))
-    (group,) = survey("default").groups
+    (group,) = survey(LOG).groups
     assert {stuck.partition for stuck in group.stuck} == {0, 1, 2, 3}
 
 
@@ -97,11 +98,9 @@ def test_the_status() -> None:
 
 def test_the_log_is_followed_over_epochs() -> None:
     topic = Topic.objects.get()
-    assert len(Tail("default", topic, 0).read()) == 8
+    assert len(Tail(LOG, topic, 0).read()) == 8
     (key, *_) = keys_of_partitions(4)
-    assert [
-        message.partition for message in Tail("default", topic, 0, key=key).read() if message.partition_key == key
-    ] == [
+    assert [message.partition for message in Tail(LOG, topic, 0, key=key).read() if message.partition_key == key] == [
         0,
         epochs.epochs("t")[1].partition_of(key),
     ]
@@ -109,7 +108,7 @@ def test_the_log_is_followed_over_epochs() -> None:
 
 
 def test_an_epoch_that_begins_is_followed() -> None:
-    tail = Tail("default", Topic.objects.get(), 0)
+    tail = Tail(LOG, Topic.objects.get(), 0)
     assert len(tail.read()) == 8
     epochs.alter("t", 2)
     offset = epochs.publish_into("t", {}, "new")
@@ -117,17 +116,17 @@ def test_an_epoch_that_begins_is_followed() -> None:
 
 
 def test_keys_are_found_in_every_epoch() -> None:
-    topic = topic_of("default", "t")
+    topic = topic_of(LOG, "t")
     assert topic is not None
-    assert len(newest("default", topic, 100)) == 8
+    assert len(newest(LOG, topic, 100)) == 8
     for key in keys_of_partitions(4):
-        found = by_key("default", topic, key, 10)
+        found = by_key(LOG, topic, key, 10)
         assert found.offsets == sorted(Message.objects.filter(partition_key=key).values_list("offset", flat=True))[::-1]
 
 
 def test_previews_count_every_epoch() -> None:
-    assert count_above("default", "t", 0, group="g").above == 8
-    assert preview("default", "t").messages == 8
+    assert count_above(LOG, "t", 0, group="g").above == 8
+    assert preview(LOG, "t").messages == 8
 
 
 def test_one_partition_is_named_by_its_own_number() -> None:

@@ -26,16 +26,16 @@ from sqlqueue.stats.finding_kinds import FAILS, FALLS_BEHIND, NOTE, Finding
 from sqlqueue.stats.survey import survey
 from tests.consuming import Consuming
 from tests.factories import ActivityFactory, DeadLetterFactory, DeliveryStateFactory, this_minute
+from tests.logs import LOG
 from tests.management.running import run
 
-ALIAS = "default"
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
 NAMES = ("crash-tests", "audit:v2")  # a topic and a group
 
 
 def found(kind: str) -> list[Finding]:
-    return [one for one in findings(survey(ALIAS)) if one.kind == kind]
+    return [one for one in findings(survey(LOG)) if one.kind == kind]
 
 
 def minutes(**columns: list[float]) -> None:
@@ -51,8 +51,8 @@ def served() -> None:
     """A group with a message that was published an hour ago, and a process that serves it and settled lately."""
     publish("t", 1)
     Message.objects.update(created_at=this_minute() - HOUR)
-    register(ALIAS, "g", "t", start=0)
-    heartbeat.beat(ALIAS, "a", [("g", "t")], 60)
+    register(LOG, "g", "t", start=0)
+    heartbeat.beat(LOG, "a", [("g", "t")], 60)
 
 
 def test_a_handler_that_fails_for_everything_is_found_before_there_are_dead_letters(consuming: Consuming) -> None:
@@ -62,7 +62,7 @@ def test_a_handler_that_fails_for_everything_is_found_before_there_are_dead_lett
 
     publish_many("t", range(12))
     consuming.drain()
-    heartbeat.beat(ALIAS, "a", [("g", "t")], 60)
+    heartbeat.beat(LOG, "a", [("g", "t")], 60)
     assert not Message.objects.dead_letters().exists()
     [finding] = found(FAILS)
     assert finding.text == "100 % of the attempts of g of t have failed in the last minutes."
@@ -135,7 +135,7 @@ def test_a_group_that_catches_up_does_not_fall_behind(
 
 def test_one_that_is_stuck_is_told_as_that_alone(served: None) -> None:
     minutes(**OLDER)
-    assert {one.kind for one in findings(survey(ALIAS)) if one.group} >= {finding_kinds.STUCK}
+    assert {one.kind for one in findings(survey(LOG)) if one.group} >= {finding_kinds.STUCK}
     assert found(FALLS_BEHIND) == []
 
 
@@ -156,7 +156,7 @@ def quoted(text: str) -> list[str]:
 def test_the_command_of_a_finding_works_as_it_is_printed(kind: str) -> None:
     publish(NAMES[0], 1)
     message = Message.objects.get()
-    register(ALIAS, NAMES[1], NAMES[0], start=0)
+    register(LOG, NAMES[1], NAMES[0], start=0)
     waits = {"message_offset": message.offset, "retry_count": 1, "invisible_until": timezone.now() + HOUR}
     DeliveryStateFactory.create(topic=NAMES[0], consumer_group=NAMES[1], partition=message.partition, **waits)
     DeadLetterFactory.create(original_topic=NAMES[0], original_offset=message.offset, failed_group=NAMES[1])
@@ -187,11 +187,11 @@ def commands_in_texts() -> Iterator[str]:
     change = ChangeSurvey(4, 8, command, True, 0.0, Progress("gate", 1, 256))
     yield from quoted(change_texts.advice("t", change))
     with translation.override(None):
-        yield from quoted(next(iter(process_attention.of_processes(survey(ALIAS)))).advice)
+        yield from quoted(next(iter(process_attention.of_processes(survey(LOG)))).advice)
 
 
 def test_the_commands_that_advices_name_are_whole() -> None:
-    register(ALIAS, "g", "t")
+    register(LOG, "g", "t")
     commands = list(commands_in_texts())
     assert len(commands) == 3
     for command in commands:
@@ -200,7 +200,7 @@ def test_the_commands_that_advices_name_are_whole() -> None:
 
 def test_the_doctor_and_the_admin_print_the_commands(admin_client: Client) -> None:
     publish("t", 1)
-    register(ALIAS, "old-audit", "t", start=0)
+    register(LOG, "old-audit", "t", start=0)
     said = json.loads(run("queuedoctor", "--json").out)["findings"]
     commands = [parsed(one["command"]) for one in said if one["command"]]
     assert ["queuegroup", "remove", "t", "old-audit"] in commands

@@ -11,6 +11,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from sqlqueue.database.log import Log
 from sqlqueue.log.groups import register
 from sqlqueue.models import ConsumerGroup
 from sqlqueue.stats import counting, sampling
@@ -19,16 +20,16 @@ from sqlqueue.stats.partitions import partition_stats
 from sqlqueue.stats.rewind_preview import count_above
 from sqlqueue.stats.survey import survey
 from tests.factories import TopicFactory
+from tests.logs import LOG
 from tests.management.running import run
 
-ALIAS = "default"
 pytestmark = pytest.mark.django_db
 
 
 def backlog(topic: str, *offsets: list[int]) -> None:
     """Put messages into the log, at these offsets of each partition, that a group has yet to read."""
     TopicFactory.create(name=topic, partitions=len(offsets))
-    register(ALIAS, "g", topic)
+    register(LOG, "g", topic)
     columns = ", ".join(map(connection.ops.quote_name, ("offset", "topic", "partition", "message_id", "payload")))
     rows = [
         (offset, topic, partition, f"{topic}{offset}", "1") for partition, its in enumerate(offsets) for offset in its
@@ -39,7 +40,7 @@ def backlog(topic: str, *offsets: list[int]) -> None:
 
 
 def lags(only: str = "") -> dict[str, tuple[int, bool]]:
-    return {one.topic: (one.lag, one.estimated) for one in survey(ALIAS, only).groups}
+    return {one.topic: (one.lag, one.estimated) for one in survey(LOG, only).groups}
 
 
 @pytest.mark.parametrize("more", [0, 300])
@@ -53,7 +54,7 @@ def test_lags_are_exact_up_to_a_bound_of_each_group(monkeypatch: pytest.MonkeyPa
     assert seen["a"] == (500, False)
     assert seen["c"] == (300, False)
     assert seen["b"] == (pytest.approx(2_200 + more, abs=more // 10), more > 0)
-    assert sum(one.lag for one in partition_stats(ALIAS, "b", "g")) == seen["b"][0]
+    assert sum(one.lag for one in partition_stats(LOG, "b", "g")) == seen["b"][0]
 
 
 def test_where_many_groups_are_far_behind_each_is_counted_up_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +74,7 @@ def test_a_hundred_thousand_are_counted_in_a_survey_of_all() -> None:
     backlog("t", offsets[:70_000], offsets[70_000:])
     backlog("u", list(range(200_000, 300_000, 50)))
     assert lags() == {"t": (100_000, False), "u": (2_000, False)}
-    assert count_above(ALIAS, "t", 0)[::3] == (100_000, False)
+    assert count_above(LOG, "t", 0)[::3] == (100_000, False)
 
 
 def bursts(of: Callable[[Random], int], between: int) -> list[int]:
@@ -107,7 +108,7 @@ def test_beyond_that_a_skewed_log_is_told_within_a_fifth(monkeypatch: pytest.Mon
     ((told, estimated),) = lags().values()
     assert estimated
     assert told == pytest.approx(len(offsets), rel=0.2)
-    preview = count_above(ALIAS, "t", 0)
+    preview = count_above(LOG, "t", 0)
     assert preview.estimated
     assert preview.above == pytest.approx(len(offsets), rel=0.2)
 
@@ -152,8 +153,8 @@ def test_a_survey_reads_a_bounded_number_of_messages_in_a_bounded_number_of_stat
     read: list[tuple[int, int]] = []
     inner = counting._read
 
-    def noted(alias: str, text: str, ranges: list[counting.Range], *most: int) -> list[tuple[int, int]]:
-        found = inner(alias, text, ranges, *most)
+    def noted(log: Log, text: str, ranges: list[counting.Range], *most: int) -> list[tuple[int, int]]:
+        found = inner(log, text, ranges, *most)
         read.append((len(ranges), sum(messages for messages, _ in found)))
         return found
 

@@ -39,6 +39,7 @@ from tests.factories import (
     ScheduledMessageFactory,
     now,
 )
+from tests.logs import LOG
 from tests.processes import wait_until
 
 ONE_PARTITION = {**QUICK, "PARTITIONS": 1}
@@ -68,7 +69,7 @@ class TestBeforeItsFirstAttempt:
         assert asked("a", key="k").offset == Message.objects.get().offset
 
     def test_a_scheduled_one(self, consuming: Consuming) -> None:
-        groups.register("default", "default", "t")
+        groups.register(LOG, "default", "t")
         at = now() + DAY
         publish("t", 1, id="a", key="k", at=at)
         status = asked("a", key="k")
@@ -79,17 +80,17 @@ class TestBeforeItsFirstAttempt:
         assert not status.finished
 
     def test_a_scheduled_one_for_one_group(self, consuming: Consuming) -> None:
-        groups.register("default", "default", "t")
+        groups.register(LOG, "default", "t")
         publish("t", 1, id="a", delay=DAY, group="other")
         assert set(asked("a").groups) == {"other"}
 
     def test_a_scheduled_one_that_cannot_enter_the_log_says_why(self, consuming: Consuming) -> None:
-        groups.register("default", "default", "t")
+        groups.register(LOG, "default", "t")
         ScheduledMessageFactory(message_id="a", refused=True, refusal="no such priority")
         assert (of("a").state, of("a").error) == ("scheduled", "no such priority")
 
     def test_one_in_the_log_counts_more_than_one_scheduled_under_its_id(self, consuming: Consuming) -> None:
-        groups.register("default", "default", "t")
+        groups.register(LOG, "default", "t")
         publish("t", 1, id="a")
         ScheduledMessageFactory(message_id="a", due_at=now() + DAY)
         assert of("a").state == "waiting"
@@ -100,23 +101,23 @@ class TestBeforeItsFirstAttempt:
         assert not asked("a").finished
 
     def test_an_unread_one_waits(self, consuming: Consuming) -> None:
-        groups.register("default", "default", "t")
+        groups.register(LOG, "default", "t")
         publish("t", 1, id="a")
         assert state("a") == ("waiting", 0)
 
     def test_a_message_for_one_group_is_not_the_others(self, consuming: Consuming) -> None:
-        groups.register("default", "default", "t")
+        groups.register(LOG, "default", "t")
         publish("t", 1, id="a", group="other")
         assert {name: each.state for name, each in asked("a").groups.items()} == {"other": "waiting"}
-        groups.register("default", "other", "t")
+        groups.register(LOG, "other", "t")
         assert set(asked("a").groups) == {"other"}
         publish("t", 1, id="b")
         assert set(asked("b").groups) == {"default", "other"}
 
     def test_a_group_that_began_later_does_not_get_it(self, consuming: Consuming) -> None:
-        groups.register("default", "default", "t")
+        groups.register(LOG, "default", "t")
         publish("t", 1, id="a")
-        groups.register("default", "late", "t", start="latest")
+        groups.register(LOG, "late", "t", start="latest")
         publish("t", 1, id="b")
         assert set(asked("a").groups) == {"default"}
         assert set(asked("b").groups) == {"default", "late"}
@@ -124,11 +125,11 @@ class TestBeforeItsFirstAttempt:
     def test_unless_it_was_moved_back(self, consuming: Consuming, settings: object) -> None:
         settings.SQLQUEUE = ONE_PARTITION
         publish("t", 1, id="a")
-        groups.register("default", "late", "t", start="latest")
+        groups.register(LOG, "late", "t", start="latest")
         consuming.consumer("t", lambda delivery: 1, group="late", keep_results=DAY)
         consuming.drain()
         assert asked("a").groups == {}
-        move("default", "late", "t", 0)
+        move(LOG, "late", "t", 0)
         assert state("a", "late") == ("waiting", 0)
         consuming.drain()
         assert of("a", "late").result == 1
@@ -269,7 +270,7 @@ class TestSettled:
         publish("t", 1, id="a")
         consuming.drain()
         assert of("a").result == "done"
-        move("default", "default", "t", 0)
+        move(LOG, "default", "t", 0)
         assert (of("a").state, of("a").result) == ("waiting", None)
         consuming.drain()
         assert of("a").result == "done"
@@ -287,7 +288,7 @@ class TestSettled:
         consuming.drain()
         assert of("a").state == "dead"
         bad.clear()
-        move("default", "default", "t", 0)
+        move(LOG, "default", "t", 0)
         consuming.drain()
         assert (of("a").state, of("a").result) == ("acked", "well")
 
@@ -353,7 +354,7 @@ def test_it_takes_few_statements_each_by_an_index(consuming: Consuming, settings
 
     for number in range(3):
         consuming.consumer("t", handle, group=f"g{number}", **({"keep_results": DAY} if number == 1 else {}))
-    groups.register("default", "away", "t")
+    groups.register(LOG, "away", "t")
     publish_many("t", [NewMessage(n, id=f"m{n}", key="k") for n in range(300)])
     consuming.drain()
     ResultFactory.insert(500)
@@ -380,7 +381,7 @@ def test_it_takes_few_statements_each_by_an_index(consuming: Consuming, settings
 
 def test_what_is_acked_stays_so_while_the_position_passes_its_row(consuming: Consuming) -> None:
     """A handler's own transaction has acked it; the next settle moves the position over the row, and deletes that."""
-    groups.register("default", "g", "t", start="earliest")
+    groups.register(LOG, "g", "t", start="earliest")
     message = Message.objects.get(offset=publish("t", 1, id="a").offset)
     of_it = {"topic": "t", "consumer_group": "g", "partition": message.partition}
     Offset.objects.filter(**of_it).delete()
@@ -476,32 +477,32 @@ class TestAfterAMove:
         first = publish("t", 1, id="a")
         publish("t", 2, id="b")
         consuming.drain()
-        move("default", "default", "t", first.offset, partition)
+        move(LOG, "default", "t", first.offset, partition)
         assert (state("a"), asked("a").finished) == (("acked", None), True)
         assert state("b") == ("waiting", 0)
         consuming.drain()
         assert state("b") == ("acked", None)
         publish("t", 3, id="c")
-        move("default", "default", "t", 10**18, partition)
+        move(LOG, "default", "t", 10**18, partition)
         for id in "abc":
             assert (state(id), asked(id).finished) == (("acked", None), True)
             assert asked(id).wait(timeout=0).finished
 
     def test_what_a_group_that_never_ran_skips_or_purges_is_acked_too(self, consuming: Consuming) -> None:
         for group in "gh":
-            groups.register("default", group, "t")
+            groups.register(LOG, group, "t")
         publish("t", 1, id="a")
-        move("default", "g", "t", 10**18)
-        purge("default", "t", unsettled=True)
+        move(LOG, "g", "t", 10**18)
+        purge(LOG, "t", unsettled=True)
         publish("t", 1, id="b")
         assert {name: one.state for name, one in asked("a").groups.items()} == {"g": "acked", "h": "acked"}
         assert {name: one.state for name, one in asked("b").groups.items()} == {"g": "waiting", "h": "waiting"}
 
     def test_what_was_published_before_a_group_began_is_still_not_its_own(self, consuming: Consuming) -> None:
         publish("t", 1, id="a")
-        groups.register("default", "late", "t", start="latest")
+        groups.register(LOG, "late", "t", start="latest")
         publish("t", 2, id="b")
-        move("default", "late", "t", 10**18)
+        move(LOG, "late", "t", 10**18)
         assert asked("a").groups == {}
         assert set(asked("b").groups) == {"late"}
 
@@ -510,19 +511,19 @@ class TestAfterAMove:
         consuming.consumer("t", lambda delivery: None, group="late", start="latest")
         consuming.drain()
         assert asked("a").groups == {}
-        move("default", "late", "t", 0)
+        move(LOG, "late", "t", 0)
         consuming.drain()
         assert state("a", "late") == ("acked", None)
 
     def test_of_a_partition_it_was_not_moved_back_in_nothing_is_told_as_acked(self, consuming: Consuming) -> None:
         publish_many("t", [NewMessage(1, id=key, key=key) for key in "abcdefgh"])
-        groups.register("default", "late", "t", start="latest")
+        groups.register(LOG, "late", "t", start="latest")
         start = ConsumerGroup.objects.get().start
         with pytest.raises(ConfigurationError, match=f"began at offset {start} of 't', in all partitions"):
-            move("default", "late", "t", 0, Message.objects.get(message_id="a").partition)
+            move(LOG, "late", "t", 0, Message.objects.get(message_id="a").partition)
         assert ConsumerGroup.objects.get().start == start
         assert all(asked(key, key=key).groups == {} for key in "abcdefgh")
-        move("default", "late", "t", start, 0)
+        move(LOG, "late", "t", start, 0)
 
 
 class TestReplayed:

@@ -11,6 +11,7 @@ from factory import Iterator, Sequence
 
 from sqlqueue import Delivery, NewMessage, Reject, Retry, publish_many
 from sqlqueue.core.partition import limits
+from sqlqueue.database.log import Log
 from sqlqueue.models import Activity, ConsumerGroup
 from sqlqueue.monitoring import diagnostics
 from sqlqueue.monitoring.doctor import queue
@@ -46,12 +47,12 @@ def failing(consuming: Consuming, settings: Any) -> None:
 
 
 def figures() -> list[Any]:
-    seen = survey(ALIAS)
+    seen = survey(Log.of(ALIAS))
     groups = [
         (one.lag, one.failing, one.waiting, one.dead_letters, {(stuck.partition, stuck.why) for stuck in one.stuck})
         for one in seen.groups
     ]
-    return [*groups, rewind_preview.count_above(ALIAS, "t", 0, group="a")]
+    return [*groups, rewind_preview.count_above(Log.of(ALIAS), "t", 0, group="a")]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_a_survey_of_many_statements_sees_what_there_is(
 
 
 def of(group: str) -> GroupSurvey:
-    found = survey(ALIAS).group("t", group)
+    found = survey(Log.of(ALIAS)).group("t", group)
     assert found is not None
     return found
 
@@ -117,7 +118,7 @@ def test_everything_that_is_old_is_forgotten(monkeypatch: pytest.MonkeyPatch) ->
     now = datetime.now(timezone.utc)
     minutes = [now - timedelta(days=8, minutes=n) for n in range(7)]
     ActivityFactory.create_batch(8, minute=Iterator([now, *minutes]))
-    throughput.forget(ALIAS)
+    throughput.forget(Log.of(ALIAS))
     assert Activity.objects.get().minute == now
 
 
@@ -126,7 +127,7 @@ def test_everything_that_is_old_is_forgotten(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_doctor_says_that_more_was_refused(monkeypatch: pytest.MonkeyPatch, refused: int, more: bool) -> None:
     monkeypatch.setattr(diagnostics, "MOST_REFUSALS", 2)
     ScheduledMessageFactory.create_batch(refused, topic=Sequence("{}!".format), refused=True, refusal="no")
-    texts = [finding.text for finding in queue(diagnostics.read(ALIAS, []))]
+    texts = [finding.text for finding in queue(diagnostics.read(Log.of(ALIAS), []))]
     assert len([text for text in texts if "was refused: no" in text]) == 2
     assert ("more were refused" in texts) == more
 

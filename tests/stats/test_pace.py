@@ -12,17 +12,17 @@ from sqlqueue.stats import sampling
 from sqlqueue.stats.survey import survey
 from sqlqueue.stats.throughput import drained_in, pace
 from tests.factories import ActivityFactory, MessageFactory, this_minute
+from tests.logs import LOG
 from tests.management.running import run
 
-ALIAS = "default"
 pytestmark = pytest.mark.django_db
 
 
 def backlog(lag: int) -> None:
     """Register group g, which a process serves and which has so many messages to settle."""
     MessageFactory.create_batch(lag, topic="t")
-    register(ALIAS, "g", "t", start=0)
-    heartbeat.beat(ALIAS, "a", [("g", "t")], 60)
+    register(LOG, "g", "t", start=0)
+    heartbeat.beat(LOG, "a", [("g", "t")], 60)
 
 
 def minutes(lags: list[int], acked: list[int], ago: int = 0) -> None:
@@ -33,7 +33,7 @@ def minutes(lags: list[int], acked: list[int], ago: int = 0) -> None:
 
 
 def told() -> float | None:
-    seen = survey(ALIAS)
+    seen = survey(LOG)
     (group,) = seen.groups
     return drained_in(group)
 
@@ -91,7 +91,7 @@ def test_it_is_unknown_of_a_group_that_does_not_work_as_in_the_last_minutes(
         for name, value in (("EXACT", 10), ("SAMPLE", 5)):
             monkeypatch.setattr(sampling, name, value)
     elif state == "away":
-        heartbeat.leave(ALIAS, "a")
+        heartbeat.leave(LOG, "a")
     elif state == "paused":
         ConsumerGroup.objects.update(paused=True)
     elif state == "stuck":
@@ -109,7 +109,7 @@ def test_it_is_unknown_of_a_group_that_does_not_work_as_in_the_last_minutes(
 def test_a_lag_that_grows_has_no_end_that_is_unknown() -> None:
     backlog(40)
     minutes([10, 20, 30, 40], [30, 30, 30, 30])
-    seen = survey(ALIAS)
+    seen = survey(LOG)
     assert pace(seen.groups[0]) == pytest.approx(-1 / 6)
     assert told() is None
     assert "unknown" not in run("queuestatus").out

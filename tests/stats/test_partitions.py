@@ -10,8 +10,7 @@ from sqlqueue.models import Message
 from sqlqueue.stats.partitions import partition_stats
 from sqlqueue.stats.survey import survey
 from tests.consuming import Consuming
-
-ALIAS = "default"
+from tests.logs import LOG
 
 
 def test_they_add_up_to_the_group(consuming: Consuming) -> None:
@@ -25,8 +24,8 @@ def test_they_add_up_to_the_group(consuming: Consuming) -> None:
     publish_many("t", [NewMessage(number, key=str(number % 17)) for number in range(100)])
     consuming.drain()
     publish_many("t", [NewMessage(1, key=str(number)) for number in range(40)])
-    whole = survey(ALIAS).group("t", "default")
-    partitions = partition_stats(ALIAS, "t", "default")
+    whole = survey(LOG).group("t", "default")
+    partitions = partition_stats(LOG, "t", "default")
     assert whole is not None
     assert whole.failing > 0
     assert whole.waiting > 0
@@ -38,13 +37,13 @@ def test_they_add_up_to_the_group(consuming: Consuming) -> None:
 
 
 def test_a_stuck_one_comes_first(consuming: Consuming) -> None:
-    register(ALIAS, "default", "t")
+    register(LOG, "default", "t")
     offset = publish("t", 1, key="a").offset
     stuck = Message.objects.get().partition
     Message.objects.update(created_at=timezone.now() - timedelta(minutes=10))
     keys = [NewMessage(number, key=str(number)) for number in range(50)]
     publish_many("t", keys)
-    first, *others = partition_stats(ALIAS, "t", "default")
+    first, *others = partition_stats(LOG, "t", "default")
     assert (first.partition, first.oldest, first.stuck) == (stuck, offset, "standing")
     assert first.lag < sum(one.lag for one in others)
     assert not any(one.stuck for one in others)

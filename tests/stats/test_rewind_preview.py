@@ -11,8 +11,7 @@ from sqlqueue.operations.move import move
 from sqlqueue.stats import sampling
 from sqlqueue.stats.rewind_preview import RewindPreview, count_above
 from tests.consuming import Consuming
-
-ALIAS = "default"
+from tests.logs import LOG
 
 
 @pytest.fixture
@@ -22,29 +21,29 @@ def offsets(consuming: Consuming) -> list[int]:
         publish_many("t", [NewMessage(number, key=str(number))])
         publish_many("other", [number])
     found = list(Message.objects.filter(topic="t").order_by("offset").values_list("offset", flat=True))
-    register(ALIAS, "g", "t")
-    move(ALIAS, "g", "t", found[29])
+    register(LOG, "g", "t")
+    move(LOG, "g", "t", found[29])
     return found
 
 
 def test_of_a_topic(offsets: list[int]) -> None:
-    assert count_above(ALIAS, "t", offsets[9]) == RewindPreview(30, 0, 0, False)
-    assert count_above(ALIAS, "t", 0).above == 40
-    assert count_above(ALIAS, "t", offsets[-1]).above == 0
-    assert count_above(ALIAS, "nowhere", 0) == RewindPreview(0, 0, 0, False)
+    assert count_above(LOG, "t", offsets[9]) == RewindPreview(30, 0, 0, False)
+    assert count_above(LOG, "t", 0).above == 40
+    assert count_above(LOG, "t", offsets[-1]).above == 0
+    assert count_above(LOG, "nowhere", 0) == RewindPreview(0, 0, 0, False)
 
 
 def test_of_a_group_that_goes_back(offsets: list[int]) -> None:
-    assert count_above(ALIAS, "t", offsets[9], group="g") == RewindPreview(30, 20, 0, False)
-    assert count_above(ALIAS, "t", 0, group="g") == RewindPreview(40, 30, 0, False)
+    assert count_above(LOG, "t", offsets[9], group="g") == RewindPreview(30, 20, 0, False)
+    assert count_above(LOG, "t", 0, group="g") == RewindPreview(40, 30, 0, False)
 
 
 def test_of_a_group_that_goes_forward(offsets: list[int]) -> None:
-    assert count_above(ALIAS, "t", offsets[34], group="g") == RewindPreview(5, 0, 5, False)
+    assert count_above(LOG, "t", offsets[34], group="g") == RewindPreview(5, 0, 5, False)
 
 
 def test_of_one_partition(offsets: list[int]) -> None:
-    whole = [count_above(ALIAS, "t", offsets[9], partition, "g") for partition in range(4)]
+    whole = [count_above(LOG, "t", offsets[9], partition, "g") for partition in range(4)]
     assert sum(count.again for count in whole) == 20
     for partition, count in enumerate(whole):
         mine = Message.objects.filter(topic="t", partition=partition)
@@ -53,8 +52,8 @@ def test_of_one_partition(offsets: list[int]) -> None:
 
 
 def test_of_a_group_whose_partitions_stand_apart(offsets: list[int]) -> None:
-    move(ALIAS, "g", "t", offsets[4], partition=2)
-    count = count_above(ALIAS, "t", offsets[19], group="g")
+    move(LOG, "g", "t", offsets[4], partition=2)
+    count = count_above(LOG, "t", offsets[19], group="g")
     others = Message.objects.filter(topic="t").exclude(partition=2)
     assert count.again == others.filter(offset__gt=offsets[19], offset__lte=offsets[29]).count()
     in_it = Message.objects.filter(topic="t", partition=2)
@@ -62,8 +61,8 @@ def test_of_a_group_whose_partitions_stand_apart(offsets: list[int]) -> None:
 
 
 def test_of_a_group_that_no_process_has_served_yet(offsets: list[int]) -> None:
-    register(ALIAS, "late", "t")
-    assert count_above(ALIAS, "t", offsets[9], group="late") == RewindPreview(30, 0, 10, False)
+    register(LOG, "late", "t")
+    assert count_above(LOG, "t", offsets[9], group="late") == RewindPreview(30, 0, 10, False)
 
 
 def test_many_are_estimated(consuming: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,17 +70,17 @@ def test_many_are_estimated(consuming: Consuming, monkeypatch: pytest.MonkeyPatc
     publish_many("t", [NewMessage(number, key=str(number % 50)) for number in range(40_000)])
     low = Message.objects.order_by("offset").values_list("offset", flat=True)[10_000]
     Message.objects.filter(offset__lt=low).delete()
-    count = count_above(ALIAS, "t", 0)
+    count = count_above(LOG, "t", 0)
     assert count.estimated
     assert count.above == pytest.approx(30_000, rel=0.1)
 
 
 def test_the_number_of_statements_is_bounded(settings, consuming: Consuming) -> None:
     settings.SQLQUEUE = {"TOPICS": {"wide": {"partitions": 200}}}
-    register(ALIAS, "g", "wide")
+    register(LOG, "g", "wide")
     publish_many("wide", [NewMessage(number, key=str(number)) for number in range(2_000)])
-    move(ALIAS, "g", "wide", Message.objects.order_by("offset")[1_000].offset)
+    move(LOG, "g", "wide", Message.objects.order_by("offset")[1_000].offset)
     with CaptureQueriesContext(connection) as captured:
-        count = count_above(ALIAS, "wide", 1, group="g")
+        count = count_above(LOG, "wide", 1, group="g")
     assert count.above == pytest.approx(1_999, abs=1)
     assert len(captured) <= 11

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from sqlqueue.core.keys import partition_of
+from sqlqueue.database.log import Log
 from sqlqueue.models import Message, Topic
 from sqlqueue.stats import search
 from tests.factories import MessageFactory, TopicFactory
@@ -36,16 +37,16 @@ def test_a_topic_from_both_ends(
     log: list[tuple[int, str, str, str]], monkeypatch: Any, name: str, at_once: int
 ) -> None:
     monkeypatch.setattr(search, "PARTITIONS_AT_ONCE", at_once)
-    topic = search.topic_of(ALIAS, name)
+    topic = search.topic_of(Log.of(ALIAS), name)
     assert topic
     every = [offset for offset, of, _, _ in log if of == name]
     low, high = every[-10], every[10]
     between = [offset for offset in every if low < offset <= high]
-    assert search.newest(ALIAS, topic, 1_000) == every
-    assert search.newest(ALIAS, topic, 7) == every[:7]
-    assert search.newest(ALIAS, topic, 7, low, high) == between[:7]
-    assert search.oldest(ALIAS, topic, 7) == every[::-1][:7]
-    assert search.oldest(ALIAS, topic, 1_000, low, high) == between[::-1]
+    assert search.newest(Log.of(ALIAS), topic, 1_000) == every
+    assert search.newest(Log.of(ALIAS), topic, 7) == every[:7]
+    assert search.newest(Log.of(ALIAS), topic, 7, low, high) == between[:7]
+    assert search.oldest(Log.of(ALIAS), topic, 7) == every[::-1][:7]
+    assert search.oldest(Log.of(ALIAS), topic, 1_000, low, high) == between[::-1]
 
 
 @pytest.mark.parametrize("name", ["t", "t_dlq"])
@@ -55,11 +56,11 @@ def test_a_key_in_steps(
     log: list[tuple[int, str, str, str]], monkeypatch: Any, name: str, key: str, at_once: int, most: int
 ) -> None:
     monkeypatch.setattr(search, "SCANNED_AT_ONCE", at_once)
-    topic = search.topic_of(ALIAS, name)
+    topic = search.topic_of(Log.of(ALIAS), name)
     assert topic
     found, high = [], search.HIGHEST
     for _ in range(1_000):
-        scan = search.by_key(ALIAS, topic, key, most, 0, high)
+        scan = search.by_key(Log.of(ALIAS), topic, key, most, 0, high)
         assert len(scan.offsets) <= most
         found += scan.offsets
         if scan.reached is None:
@@ -71,12 +72,12 @@ def test_a_key_in_steps(
 
 def test_an_id(log: list[tuple[int, str, str, str]]) -> None:
     for offset, name, _, id in log[:20]:
-        topic = search.topic_of(ALIAS, name)
+        topic = search.topic_of(Log.of(ALIAS), name)
         assert topic
-        assert search.by_id(ALIAS, topic, id, 5) == [offset]
-        assert search.by_id(ALIAS, topic, f"{id}x", 5) == []
+        assert search.by_id(Log.of(ALIAS), topic, id, 5) == [offset]
+        assert search.by_id(Log.of(ALIAS), topic, f"{id}x", 5) == []
 
 
 def test_no_topic_is_made_by_looking_for_it() -> None:
-    assert search.topic_of(ALIAS, "t") is None
+    assert search.topic_of(Log.of(ALIAS), "t") is None
     assert not Topic.objects.exists()

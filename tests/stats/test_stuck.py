@@ -14,9 +14,9 @@ from sqlqueue.stats import processes, stuck
 from sqlqueue.stats.partitions import partition_stats
 from sqlqueue.stats.survey import survey
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.processes import wait_until
 
-ALIAS = "default"
 LONG_AGO = timedelta(minutes=10)
 
 
@@ -26,13 +26,13 @@ def beats_often(consuming: Consuming, settings: Any) -> None:
 
 
 def survey_says(group: str = "default") -> set[str]:
-    seen = survey(ALIAS).group("t", group)
+    seen = survey(LOG).group("t", group)
     assert seen is not None
     return {one.why for one in seen.stuck}
 
 
 def partitions_say(group: str = "default") -> set[str]:
-    return {one.stuck for one in partition_stats(ALIAS, "t", group)} - {""}
+    return {one.stuck for one in partition_stats(LOG, "t", group)} - {""}
 
 
 @pytest.fixture

@@ -19,20 +19,19 @@ from sqlqueue.stats.partitions import partition_stats
 from sqlqueue.stats.survey import survey
 from sqlqueue.stats.throughput import rates
 from tests.consuming import Consuming
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.transactions import OpenTransaction
 
-ALIAS = "default"
-
 
 def of(topic: str = "t", group: str = "default") -> GroupSurvey:
-    found = survey(ALIAS).group(topic, group)
+    found = survey(LOG).group(topic, group)
     assert found is not None
     return found
 
 
 def test_a_group_that_has_read_nothing(consuming: Consuming) -> None:
-    register(ALIAS, "default", "t")
+    register(LOG, "default", "t")
     for number in range(30):
         publish("t", number, key=str(number))
     seen = of()
@@ -68,7 +67,7 @@ def test_what_waits_behind_a_key_counts_as_waiting_however_many_it_is(consuming:
     consuming.drain()
     seen = of()
     assert (seen.failing, seen.waiting, seen.lag) == (1, 499, 500)
-    partitions = partition_stats(ALIAS, "t", "default")
+    partitions = partition_stats(LOG, "t", "default")
     assert [one.waiting for one in partitions if one.lag] == [499]
     assert sum(one.lag for one in partitions) == 500
 
@@ -79,7 +78,7 @@ def test_what_is_in_flight(consuming: Consuming) -> None:
     publish("t", 1)
     consuming.start()
     wait_until(lambda: of().in_flight == 1)
-    seen = survey(ALIAS)
+    seen = survey(LOG)
     assert seen.subscribers == 1
     assert (of().unowned, of().away) == (0, False)
     gate.set()
@@ -88,7 +87,7 @@ def test_what_is_in_flight(consuming: Consuming) -> None:
 
 
 def test_a_long_backlog_is_counted(consuming: Consuming) -> None:
-    register(ALIAS, "default", "t")
+    register(LOG, "default", "t")
     publish_many("t", [NewMessage(number, key=str(number % 50)) for number in range(10_000)])
     seen = of()
     assert (seen.lag, seen.estimated) == (10_000, False)
@@ -98,25 +97,25 @@ def test_a_long_backlog_behind_a_collected_past_is_counted(consuming: Consuming)
     publish_many("t", [NewMessage(number, key=str(number % 50)) for number in range(20_000)])
     offsets = list(Message.objects.order_by("offset").values_list("offset", flat=True))
     Message.objects.filter(offset__lt=offsets[10_000]).delete()
-    register(ALIAS, "default", "t")
+    register(LOG, "default", "t")
     assert of().lag == 10_000
 
 
 @pytest.mark.parametrize("messages", [200, 230, 300, 399, 450])
 def test_a_backlog_whose_ends_overlap_is_not_counted_twice(consuming: Consuming, messages: int) -> None:
-    register(ALIAS, "default", "t")
+    register(LOG, "default", "t")
     publish_many("t", [NewMessage(number, key="a") for number in range(messages)])
     assert of().lag == pytest.approx(messages, rel=0.05)
 
 
 def test_a_watermark_that_stands_still_is_told(consuming: Consuming) -> None:
-    register(ALIAS, "default", "t")
+    register(LOG, "default", "t")
     offset = publish("t", 1).offset
     assert not of().stuck
     Message.objects.update(created_at=timezone.now() - timedelta(minutes=10))
     [stuck] = of().stuck
     assert (stuck.offset, stuck.why) == (offset, "standing")
-    pause(ALIAS, "t")
+    pause(LOG, "t")
     assert of().paused
     assert not of().stuck
 
@@ -139,10 +138,10 @@ def test_a_failing_message_that_holds_the_watermark_is_told(consuming: Consuming
 def test_the_number_of_statements_does_not_grow_with_the_partitions(settings, consuming, groups: int) -> None:
     settings.SQLQUEUE = {"TOPICS": {"wide": {"partitions": 200}}}
     for number in range(groups):
-        register(ALIAS, f"g{number}", "wide")
+        register(LOG, f"g{number}", "wide")
     publish_many("wide", [NewMessage(number, key=str(number)) for number in range(2_000)])
     with CaptureQueriesContext(connection) as captured:
-        seen = survey(ALIAS)
+        seen = survey(LOG)
     assert [group.lag for group in seen.groups] == [2_000] * groups
     assert len(captured) <= (16 if groups == 1 else 30)
 
@@ -164,11 +163,11 @@ def test_the_minutes_figures_add_up(consuming: Consuming) -> None:
     wait_until(lambda: Offset.objects.exists() and of().lag == 0)
     consuming.end_hosts()
     assert counted() == [9, 1, 1]
-    assert rates(ALIAS, timezone.now())["t", "default"].acked > 0
+    assert rates(LOG, timezone.now())["t", "default"].acked > 0
 
 
 def test_a_time_has_an_offset_in_the_log(consuming: Consuming) -> None:
-    assert offset_before(ALIAS, timezone.now()) == 0
+    assert offset_before(LOG, timezone.now()) == 0
     publish_many("t", range(3_000))
     begin = timezone.now() - timedelta(days=3)
     messages = list(Message.objects.order_by("offset"))
@@ -178,35 +177,35 @@ def test_a_time_has_an_offset_in_the_log(consuming: Consuming) -> None:
     Message.objects.bulk_update(messages, ["created_at"], batch_size=100)
     Message.objects.filter(offset__in=offsets[::7]).delete()
     for wanted in (1, 50, 1_499, 2_999):
-        low = offset_before(ALIAS, begin + timedelta(minutes=wanted))
+        low = offset_before(LOG, begin + timedelta(minutes=wanted))
         after = Message.objects.filter(offset__gt=low).order_by("offset").first()
         assert after is not None
         missing = wanted if wanted % 7 else wanted + 1
         assert after.created_at == begin + timedelta(minutes=missing)
-    assert offset_before(ALIAS, timezone.now()) == offsets[-1]
-    assert offset_before(ALIAS, begin) < offsets[1]
+    assert offset_before(LOG, timezone.now()) == offsets[-1]
+    assert offset_before(LOG, begin) < offsets[1]
     with pytest.raises(ValueError, match="aware"):
-        offset_before(ALIAS, begin.replace(tzinfo=None))
+        offset_before(LOG, begin.replace(tzinfo=None))
 
 
 def test_only_one_topic_is_looked_at(consuming: Consuming) -> None:
     for topic in ("t", "other"):
-        register(ALIAS, "default", topic)
+        register(LOG, "default", topic)
         publish(topic, 1)
-    seen = survey(ALIAS, "t")
+    seen = survey(LOG, "t")
     assert [topic.name for topic in seen.topics] == ["t"]
     assert [(group.topic, group.lag) for group in seen.groups] == [("t", 1)]
-    register(ALIAS, "second", "t")
-    assert [group.group for group in survey(ALIAS, "t", "second").groups] == ["second"]
+    register(LOG, "second", "t")
+    assert [group.group for group in survey(LOG, "t", "second").groups] == ["second"]
 
 
 def test_a_heartbeat_that_knows_less_is_no_open_transaction(consuming: Consuming) -> None:
     consuming.consumer("t", lambda delivery: None)
     consuming.start()
-    wait_until(lambda: survey(ALIAS).subscribers == 1)
+    wait_until(lambda: survey(LOG).subscribers == 1)
     publish("t", 1)
     SubscriberHeartbeat.objects.update(horizon=0)
-    seen = survey(ALIAS)
+    seen = survey(LOG)
     assert (seen.horizon_lag, seen.horizon_age) == (0, 0.0)
 
 
@@ -214,13 +213,13 @@ def test_a_heartbeat_that_knows_less_is_no_open_transaction(consuming: Consuming
 def test_a_transaction_that_publishes_holds_the_horizon_back_while_it_is_open(consuming: Consuming) -> None:
     consuming.consumer("t", lambda delivery: None)
     consuming.start()
-    wait_until(lambda: survey(ALIAS).subscribers == 1)
+    wait_until(lambda: survey(LOG).subscribers == 1)
     with OpenTransaction() as open_transaction:
         open_transaction.do(lambda: publish("t", "open"))
         publish("t", "after")
         time.sleep(0.1)
-        seen = survey(ALIAS)
+        seen = survey(LOG)
         assert seen.horizon_lag > 0
         assert 0.1 <= seen.horizon_age < 60
         open_transaction.commit()
-    assert survey(ALIAS).horizon_lag == 0
+    assert survey(LOG).horizon_lag == 0

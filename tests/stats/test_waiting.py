@@ -26,6 +26,7 @@ from sqlqueue.testing import drain
 from tests.asynchronous.loops import in_loop
 from tests.consuming import QUICK, Consuming
 from tests.factories import MessageValueFactory
+from tests.logs import LOG
 from tests.processes import wait_until
 
 DAY = timedelta(days=1)
@@ -71,7 +72,7 @@ class TestEnd:
 
     def test_it_waits_for_every_group(self, consuming: Consuming) -> None:
         consuming.consumer("t", lambda delivery: None)
-        groups.register("default", "away", "t")
+        groups.register(LOG, "away", "t")
         publish("t", 1, id="a")
         consuming.drain()
         with pytest.raises(TimeoutError, match=r"not settled in every group after 0\.05"):
@@ -101,7 +102,7 @@ class TestEnd:
         assert scheduled.wait(timeout=LONG).groups["default"].result == "done"
 
     def test_one_that_was_cancelled_meanwhile_is_never_finished(self, consuming: Consuming) -> None:
-        groups.register("default", "default", "t")
+        groups.register(LOG, "default", "t")
         publish("t", 1, id="a", delay=DAY)
         scheduled = status_of()
         ScheduledMessage.objects.all().delete()
@@ -116,7 +117,7 @@ class TestEnd:
                 raise Reject("no")
 
         publish("t", 1, id="a", key="k")
-        groups.register("default", "default", "t")
+        groups.register(LOG, "default", "t")
         status = get_status("t", id="a", key="k")
         assert status is not None
         consuming.drain()
@@ -134,7 +135,7 @@ class TestEnd:
 
 class TestRefused:
     def test_in_the_transaction_that_published(self, consuming: Consuming) -> None:
-        groups.register("default", "default", "t")
+        groups.register(LOG, "default", "t")
         with transaction.atomic():
             publish("t", 1, id="a")
             with pytest.raises(ConfigurationError, match="after the commit"):
@@ -156,7 +157,7 @@ class TestRefused:
 
 class TestInATestCase(TestCase):
     def test_drain_comes_first(self) -> None:
-        groups.register("default", "default", "t")
+        groups.register(LOG, "default", "t")
         publish("t", 1, id="a")
         assert in_test_case(connections["default"])
         with pytest.raises(ConfigurationError, match="drain"):

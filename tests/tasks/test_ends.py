@@ -13,6 +13,7 @@ from sqlqueue.tasks import queues
 from sqlqueue.tasks.interface import TaskResultStatus
 from sqlqueue.testing import drain
 from tests.consuming import Consuming
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.tasks.declared import samples
 from tests.tasks.declaring import default_task_backend, task_finished
@@ -68,7 +69,7 @@ def test_what_logs_a_failed_task_sees_its_error(ending: str, settings: Any, capl
     try:
         if ending == "killed":
             with transaction.atomic():
-                task_states.mark_dead("default", message.offset, message.payload, "its consumer process ended 5 times")
+                task_states.mark_dead(LOG, message.offset, message.payload, "its consumer process ended 5 times")
         elif ending == "unknown":
             Message.objects.update(payload={**message.payload, "task": "gone.task"})
             TaskState.objects.update(path="gone.task")

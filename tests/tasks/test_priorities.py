@@ -18,6 +18,7 @@ from sqlqueue.tasks import queues
 from sqlqueue.tasks.enqueueing import stream_of
 from sqlqueue.testing import drain
 from tests.consuming import Consuming
+from tests.logs import LOG
 from tests.processes import environment
 from tests.tasks.declared import TASKS, samples
 
@@ -78,7 +79,7 @@ def test_queues_are_topics_with_ten_priorities() -> None:
         ("tasks.default", 10),
         ("tasks.special", 10),
     ]
-    assert not list(all_differences("default", ["partitions", "priorities"]))
+    assert not list(all_differences(LOG, ["partitions", "priorities"]))
 
 
 def test_queues_need_no_declaration_among_strict_topics(settings: Any) -> None:

@@ -13,6 +13,7 @@ from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.log import task_states
 from sqlqueue.models import TaskState
 from sqlqueue.testing import drain
+from tests.logs import LOG
 from tests.tasks.declared import DEFAULT, TASKS, samples
 from tests.tasks.declaring import TaskResultDoesNotExist
 
@@ -119,7 +120,7 @@ def test_more_than_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def collect() -> bool:
-    return CollectorTask("default", 0, 30).run_once()
+    return CollectorTask(LOG, 0, 30).run_once()
 
 
 def test_results_are_kept_as_long_as_the_options_say(settings: Any) -> None:

@@ -20,6 +20,7 @@ from sqlqueue.tasks import queues, task_options
 from sqlqueue.tasks.interface import TaskResultStatus
 from sqlqueue.testing import drain
 from tests.consuming import Consuming
+from tests.logs import LOG
 from tests.processes import ManageCommands, wait_until
 from tests.tasks.declared import DEFAULT, RETRYING, TASKS, samples
 from tests.tasks.declaring import default_task_backend, task_finished
@@ -171,7 +172,7 @@ def test_a_replayed_tasks_first_message_may_be_read_again() -> None:
     assert replay("tasks.default", group="tasks") == 1
     result = ended(result)
     assert (result.status, result.attempts) == (SUCCESSFUL, 4)
-    move("default", "tasks", "tasks.default", target=0)
+    move(LOG, "tasks", "tasks.default", target=0)
     assert drain() == 2
     again = ended(result)
     assert (again.status, again.attempts) == (SUCCESSFUL, 4)
@@ -266,7 +267,7 @@ def begin(
     name = f"{offset}-{token}-{attempt}"
     running = Running((offset, token, attempt), name, f"w{token}", after_death, timedelta(hours=1))
     fresh = task_states.new(payload_of(state))
-    return task_states.begin("default", fresh, running, ANY_NUMBER, lambda: lost)
+    return task_states.begin(LOG, fresh, running, ANY_NUMBER, lambda: lost)
 
 
 def payload_of(state: TaskState) -> dict[str, Any]:
@@ -276,7 +277,7 @@ def payload_of(state: TaskState) -> dict[str, Any]:
 
 def end(state: TaskState, status: str) -> bool:
     state.status, state.finished_at = status, timezone.now()
-    return task_states.end("default", state, lambda: True)
+    return task_states.end(LOG, state, lambda: True)
 
 
 @pytest.fixture
@@ -300,7 +301,7 @@ def test_a_former_owner_changes_nothing(state: TaskState) -> None:
 def test_attempts_that_an_operator_has_set_back_are_made(state: TaskState) -> None:
     begun = begin(state, 1, 1, 3)
     begun.status = "READY"
-    assert task_states.end("default", begun, lambda: True)
+    assert task_states.end(LOG, begun, lambda: True)
     with pytest.raises(LeaseLost):
         begin(state, 1, 1, 1)
     begun = begin(state, 1, 1, 1, lost=False)
@@ -351,7 +352,7 @@ def test_a_message_that_is_given_up_fails_its_task(state: TaskState) -> None:
     task_finished.connect(hear)
     try:
         with transaction.atomic():
-            task_states.mark_dead("default", message.offset, message.payload, "its consumer process ended 5 times")
+            task_states.mark_dead(LOG, message.offset, message.payload, "its consumer process ended 5 times")
             assert heard == [], "only once it is committed"
     finally:
         task_finished.disconnect(hear)
@@ -369,7 +370,7 @@ def test_what_has_ended_is_not_given_up(state: TaskState) -> None:
     end(begin(state, message.offset, 1, 1), "SUCCESSFUL")
     for payload in (message.payload, {"id": "another"}, {"id": 7}, {}, [], "x", None):
         with transaction.atomic():
-            task_states.mark_dead("default", message.offset, payload, "ended")
+            task_states.mark_dead(LOG, message.offset, payload, "ended")
     assert TaskState.objects.get().status == "SUCCESSFUL"
 
 

@@ -14,6 +14,7 @@ from sqlqueue.tasks import queues
 from sqlqueue.tasks.interface import TaskResultStatus
 from sqlqueue.testing import drain
 from tests.consuming import Consuming
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.tasks.declared import samples
 from tests.tasks.declaring import default_task_backend
@@ -43,7 +44,7 @@ def ended(hosting: Consuming, result: Any) -> Any:
 def test_a_return_value_that_one_statement_cannot_hold_fails_its_task(hosting: Consuming) -> None:
     count = 6_000_000  # 12 MB as JSON; MySQL's client sends two bytes for each of them
     result = ended(hosting, samples.quotes.enqueue(count))
-    if packet("default") > 4 * count:
+    if packet(LOG) > 4 * count:
         assert (result.status, len(result.return_value)) == (SUCCESSFUL, count)
     else:
         assert result.status == FAILED
@@ -72,7 +73,7 @@ def test_arguments_that_are_too_large_leave_the_callers_transaction_as_it_was() 
 def test_errors_of_large_arguments_are_stored(settings: Any) -> None:
     options = {"max_attempts": 2, "backoff": 0}
     settings.TASKS = {**settings.TASKS, "default": {**settings.TASKS["default"], "OPTIONS": options}}
-    result = samples.fail_at_length.enqueue("x" * (min(packet("default"), 16 * 1024 * 1024) - 6_000))
+    result = samples.fail_at_length.enqueue("x" * (min(packet(LOG), 16 * 1024 * 1024) - 6_000))
     drain()
     result.refresh()
     assert (result.status, len(result.errors)) == (FAILED, 2)

@@ -12,6 +12,7 @@ from sqlqueue import get_status, publish
 from sqlqueue.models import DeliveryState, Message, TaskState
 from sqlqueue.operations.reschedule import reschedule
 from sqlqueue.testing import drain
+from tests.logs import LOG
 from tests.tasks.declared import TASKS, samples
 from tests.tasks.declaring import InvalidTask, task, task_backends
 
@@ -25,7 +26,7 @@ def dead_letters() -> list[str]:
 
 def make_due() -> None:
     offsets = Message.objects.filter(topic=TOPIC).values_list("offset", flat=True)
-    reschedule("default", "tasks", TOPIC, list(offsets), delay=0)
+    reschedule(LOG, "tasks", TOPIC, list(offsets), delay=0)
 
 
 @pytest.fixture

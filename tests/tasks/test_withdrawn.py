@@ -12,6 +12,7 @@ from sqlqueue import cancel, cancel_all, publish
 from sqlqueue.models import ScheduledMessage, TaskState
 from sqlqueue.operations.edit_scheduled import withdraw
 from sqlqueue.testing import drain
+from tests.logs import LOG
 from tests.tasks.declared import samples
 from tests.tasks.declaring import TaskResultDoesNotExist
 
@@ -32,7 +33,7 @@ def by_key(row: ScheduledMessage) -> int:
 
 
 def in_the_admin(row: ScheduledMessage) -> int:
-    return withdraw("default", [row.pk])[0]
+    return withdraw(LOG, [row.pk])[0]
 
 
 @pytest.mark.parametrize("take_back", [by_id, by_key, in_the_admin])

@@ -16,8 +16,8 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue.admin.actions.base import MOST_LISTED, Action, log_action
 from sqlqueue.admin.permissions import user_name
-from sqlqueue.conf import settings
 from sqlqueue.core.bounds import LEAST_RATE, MOST_RATE
+from sqlqueue.database.log import current_log
 from sqlqueue.models import Topic, dead_letter_topic
 from sqlqueue.operations import replay_requests
 from sqlqueue.operations.replay import DeadLetterSelection, discard
@@ -67,18 +67,18 @@ class DeadLetterAction(Action):
     def __init__(
         self, topic: str, group: str, fingerprint: str, offsets: Sequence[int] | None, success_url: str, site: str
     ) -> None:
-        alias = settings.DATABASE
+        log = current_log()
         self.topic, self.group, self.fingerprint, self.offsets = topic, group, fingerprint, offsets
         if offsets is None:
-            found = dead_letters(alias, topic, MOST_READ, group=group, fingerprint=fingerprint or None)
-            self.more = has_more(alias, topic)
+            found = dead_letters(log, topic, MOST_READ, group=group, fingerprint=fingerprint or None)
+            self.more = has_more(log, topic)
         else:
-            querysets = DeadLetterSelection(topic, group, fingerprint, offsets).querysets(alias)
+            querysets = DeadLetterSelection(topic, group, fingerprint, offsets).querysets(log)
             found = sorted(
                 (offset for rows in querysets for offset in rows.values_list("offset", flat=True)), reverse=True
             )
         self.through, self.count = max(found, default=0), len(found)
-        self.listed = messages_at(alias, found[:MOST_LISTED], *LISTED)
+        self.listed = messages_at(log, found[:MOST_LISTED], *LISTED)
         self.success_url, self.site = success_url, site
 
     def form(self, data: Any = None) -> forms.Form:
@@ -121,7 +121,7 @@ class ReplayDeadLetters(DeadLetterAction):
     def carry_out(self, request: HttpRequest, wanted: dict[str, Any]) -> str:
         """Request a replay from the consumer processes."""
         made = replay_requests.request_replay(
-            settings.DATABASE,
+            current_log(),
             self.topic,
             group=self.group,
             fingerprint=self.fingerprint,
@@ -167,7 +167,7 @@ class DiscardDeadLetters(DeadLetterAction):
             "Discarded %(done)d dead letters (%(which)s). Reason: %(reason)s",
             done,
         ) % {"done": done, "which": self.which, "reason": wanted["reason"]}
-        topic = Topic.objects.using(settings.DATABASE).get(name=dead_letter_topic(self.topic))
+        topic = Topic.objects.using(current_log().alias).get(name=dead_letter_topic(self.topic))
         log_action(request, [topic], DELETION, sentence)
         return sentence
 

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy
 
 from sqlqueue.admin.actions.base import log_action
 from sqlqueue.admin.actions.message_actions import MessageAction
-from sqlqueue.conf import settings
+from sqlqueue.database.log import current_log
 from sqlqueue.models import Topic
 from sqlqueue.operations.delete import Deleted, check_deletable, delete, unsettled
 
@@ -47,7 +47,7 @@ class Delete(MessageAction):
         form = self.form_class(data)
         counts: dict[str, list[int]] = {}
         for topic, offsets in self.topics.items():
-            for group, found in unsettled(settings.DATABASE, topic, offsets).items():
+            for group, found in unsettled(current_log(), topic, offsets).items():
                 count = counts.setdefault(group, [0, 0])
                 count[0] += len(found.waiting)
                 count[1] += len(found.in_flight)
@@ -62,19 +62,19 @@ class Delete(MessageAction):
 
     def carry_out(self, request: HttpRequest, wanted: dict[str, Any]) -> str:
         """Delete topic by topic; each topic gets a log entry of its own."""
-        alias, also_unsettled = settings.DATABASE, wanted["also_unsettled"]
+        log, also_unsettled = current_log(), wanted["also_unsettled"]
         total = Deleted(0, 0, 0)
         for topic in self.topics:
-            check_deletable(alias, topic)
+            check_deletable(log, topic)
         for topic, offsets in self.topics.items():
-            done = delete(alias, topic, offsets, also_unsettled=also_unsettled)
+            done = delete(log, topic, offsets, also_unsettled=also_unsettled)
             total = Deleted(*(sum(pair) for pair in zip(total, done)))
             sentence = _("Deleted %(deleted)d of the messages at %(offsets)s. Reason: %(reason)s") % {
                 "deleted": done.deleted,
                 "offsets": ", ".join(map(str, offsets)),
                 "reason": wanted["reason"],
             }
-            log_action(request, Topic.objects.using(alias).filter(name=topic), DELETION, sentence)
+            log_action(request, Topic.objects.using(log.alias).filter(name=topic), DELETION, sentence)
         return _(
             "Deleted: %(deleted)d. Left alone, because a group has not settled them: %(unsettled)d; because they are "
             "in flight: %(in_flight)d."

@@ -13,8 +13,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue.admin.actions.base import MOST_LISTED, Action, log_action
-from sqlqueue.conf import settings
 from sqlqueue.core.bounds import MOST_ATTEMPTS
+from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import LONGEST_DELAY
 from sqlqueue.models import ConsumerGroup
 from sqlqueue.operations.republish import republish
@@ -75,12 +75,12 @@ class MessageAction(Action):
     form_class: type[forms.Form] = GroupForm
 
     def __init__(self, offsets: Iterable[int], success_url: str) -> None:
-        self.messages = messages_at(settings.DATABASE, list(offsets), *LISTED)
+        self.messages = messages_at(current_log(), list(offsets), *LISTED)
         self.count, self.listed, self.success_url = len(self.messages), self.messages[:MOST_LISTED], success_url
         self.topics: dict[str, list[int]] = {}  # offsets by topic
         for message in self.messages:
             self.topics.setdefault(message.topic, []).append(message.offset)
-        readers = ConsumerGroup.objects.using(settings.DATABASE).filter(topic__in=self.topics)
+        readers = ConsumerGroup.objects.using(current_log().alias).filter(topic__in=self.topics)
         self.readers = list(readers.order_by("consumer_group", "topic").values_list("consumer_group", "topic"))
 
     def form(self, data: Any = None) -> forms.Form:
@@ -151,13 +151,13 @@ class Reschedule(MessageAction):
 
     def carry_out(self, request: HttpRequest, wanted: dict[str, Any]) -> str:
         """Call the operation for each topic that the group reads."""
-        alias, group, delay, priority = settings.DATABASE, wanted["group"], wanted["delay"], wanted["priority"]
+        log, group, delay, priority = current_log(), wanted["group"], wanted["delay"], wanted["priority"]
         changed: list[Changed] = []
         for topic, offsets in self.topics_of(group):
             if priority is None:
-                done = reschedule(alias, group, topic, offsets, delay=delay, attempts=wanted["attempts"])
+                done = reschedule(log, group, topic, offsets, delay=delay, attempts=wanted["attempts"])
             else:
-                done = reprioritize(alias, group, topic, offsets, priority, delay=delay)
+                done = reprioritize(log, group, topic, offsets, priority, delay=delay)
             changed.append(done)
         rescheduled, left = self.totals(changed)
         sentence = _(
@@ -188,7 +188,7 @@ class Acknowledge(MessageAction):
         """Call the operation for each topic that the group reads."""
         group = wanted["group"]
         done, left = self.totals(
-            acknowledge(settings.DATABASE, group, topic, offsets) for topic, offsets in self.topics_of(group)
+            acknowledge(current_log(), group, topic, offsets) for topic, offsets in self.topics_of(group)
         )
         sentence = _(
             "Acknowledged on behalf of the group %(group)s: %(done)d. Left alone, because they are in flight or "
@@ -214,7 +214,7 @@ class Cancel(MessageAction):
     def carry_out(self, request: HttpRequest, wanted: dict[str, Any]) -> str:
         """Call the operation for each group of each topic."""
         done = sum(
-            acknowledge(settings.DATABASE, group, topic, self.topics[topic]).changed for group, topic in self.readers
+            acknowledge(current_log(), group, topic, self.topics[topic]).changed for group, topic in self.readers
         )
         sentence = ngettext(
             "Cancelled: %(done)d delivery will not take place.",

@@ -12,22 +12,22 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy
 
 from sqlqueue.admin.actions.base import MOST_LISTED, Action, log_action
-from sqlqueue.conf import settings
+from sqlqueue.database.log import Log, current_log
 from sqlqueue.models import ScheduledMessage
 from sqlqueue.operations.edit_scheduled import run_now, withdraw
 from sqlqueue.operations.reschedule import Changed
 
 
 class ScheduledAction(Action):
-    """An action on scheduled messages: it calls the operation with the alias and their numbers."""
+    """An action on scheduled messages: it calls the operation with the log and their numbers."""
 
     view_permission = "view_scheduledmessage"
-    operation: ClassVar[staticmethod[[str, Iterable[int]], Changed]]
+    operation: ClassVar[staticmethod[[Log, Iterable[int]], Changed]]
     sentence: ClassVar[Promise]  # what was done, with placeholders for the rows `done` and `left`
     flag: ClassVar[int]  # of the log entry
 
     def __init__(self, numbers: Iterable[int], success_url: str) -> None:
-        rows = ScheduledMessage.objects.using(settings.DATABASE).filter(pk__in=list(numbers))
+        rows = ScheduledMessage.objects.using(current_log().alias).filter(pk__in=list(numbers))
         self.messages = list(rows.defer("payload", "headers", "body").order_by("due_at", "id"))
         self.count, self.listed, self.success_url = len(self.messages), self.messages[:MOST_LISTED], success_url
 
@@ -37,7 +37,7 @@ class ScheduledAction(Action):
 
     def carry_out(self, request: HttpRequest, wanted: dict[str, Any]) -> str:
         """Call the operation."""
-        done = self.operation(settings.DATABASE, [message.pk for message in self.messages])
+        done = self.operation(current_log(), [message.pk for message in self.messages])
         sentence = str(self.sentence) % {"done": done.changed, "left": done.left}
         log_action(request, self.messages, self.flag, sentence)
         return sentence

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 
 from sqlqueue.consumers.background.task import BackgroundTask
+from sqlqueue.database.log import Log
 from sqlqueue.log.batch_ends import check, sweep
 
 INTERVAL = 2.0  # seconds between two sweeps
@@ -19,8 +20,8 @@ class BatchTask(BackgroundTask):
 
     name = "batches"
 
-    def __init__(self, alias: str):
-        super().__init__(alias, INTERVAL)
+    def __init__(self, log: Log):
+        super().__init__(log, INTERVAL)
         self._lock = threading.Lock()
         self._wanted: set[str] = set()
         self._busy = False
@@ -52,7 +53,7 @@ class BatchTask(BackgroundTask):
         began = time.monotonic()
         if began < self._due_at:
             return checked
-        self._beyond = sweep(self.alias, self._beyond)
+        self._beyond = sweep(self.log, self._beyond)
         ended = time.monotonic()
         self._lasted += ended - began
         if not self._beyond:
@@ -68,7 +69,7 @@ class BatchTask(BackgroundTask):
             wanted, self._wanted = self._wanted, set()
             self._busy = bool(wanted)
         try:
-            check(self.alias, wanted)
+            check(self.log, wanted)
         except BaseException:
             self._want_again(wanted)
             raise

@@ -6,6 +6,7 @@ from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.core.effects import registered
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.log import batch_collect, duties, task_states, unique_messages
@@ -22,12 +23,12 @@ class CollectorTask(BackgroundTask):
 
     name = "collector"
 
-    def __init__(self, alias: str, interval: float, lease_duration: float):
-        super().__init__(alias, interval)
+    def __init__(self, log: Log, interval: float, lease_duration: float):
+        super().__init__(log, interval)
         self._lease_duration = lease_duration
         self._horizon: Horizon | None = None
         self._more = False  # the last batch was not the end of it
-        self._repartition = Repartition(alias, stubborn=1)
+        self._repartition = Repartition(log, stubborn=1)
         self._unique_beyond = ""  # where the purge of unique messages goes on
 
     def forget(self) -> None:
@@ -37,7 +38,7 @@ class CollectorTask(BackgroundTask):
     def run_once(self) -> bool:
         """Collect one bounded batch, unless another process has begun to within half the interval; return whether there
         is more."""
-        if not self._more and not duties.begin(self.alias, duties.COLLECT, self.interval / 2):
+        if not self._more and not duties.begin(self.log, duties.COLLECT, self.interval / 2):
             return False
         self._more = False
         try:
@@ -45,22 +46,22 @@ class CollectorTask(BackgroundTask):
             return self._more
         except (ServerChanged, SessionReplaced):
             self.forget()
-            retries.drop_connection(self.alias)  # it may lead to a server of the past for as long as it lives
+            retries.drop_connection(self.log)  # it may lead to a server of the past for as long as it lives
             return False
 
     def _collect(self) -> bool:
         if self._horizon is None:
-            self._horizon = Horizon(self.alias, ServerIdentity(self.alias))
+            self._horizon = Horizon(self.log, ServerIdentity(self.log))
         self._carry_on()
-        self._horizon.probe(highest_offset(self.alias, self._horizon.server))
-        collected = collect(self.alias, self._horizon, stop=lambda: self._stopping)
-        expired = task_states.expire(self.alias)
-        batches = batch_collect.collect(self.alias)
-        swept = [effect.sweep(self.alias) for effect in registered()]
-        report_absent(self.alias)
-        heartbeat.remove_dead(self.alias, self._lease_duration)
-        release.shorten_stale(self.alias, self._lease_duration)
-        unique = unique_messages.purge(self.alias, self._unique_beyond, stop=lambda: self._stopping)
+        self._horizon.probe(highest_offset(self.log, self._horizon.server))
+        collected = collect(self.log, self._horizon, stop=lambda: self._stopping)
+        expired = task_states.expire(self.log)
+        batches = batch_collect.collect(self.log)
+        swept = [effect.sweep(self.log) for effect in registered()]
+        report_absent(self.log)
+        heartbeat.remove_dead(self.log, self._lease_duration)
+        release.shorten_stale(self.log, self._lease_duration)
+        unique = unique_messages.purge(self.log, self._unique_beyond, stop=lambda: self._stopping)
         self._unique_beyond = unique.beyond
         more = collected.more or bool(unique.rows and unique.beyond)
         more = more or expired >= task_states.MOST_AT_ONCE or batches >= batch_collect.MOST_AT_ONCE

@@ -53,12 +53,12 @@ class LeaseRenewer(BackgroundTask):
         failing: Callable[[], str] = lambda: "",
         work: Callable[[], Mapping[tuple[str, str], Work]] = dict,
     ):
-        super().__init__(ownership.alias, interval)
+        super().__init__(ownership.log, interval)
         self.ownership, self.address, self.lost, self.renewed = ownership, address, lost, renewed
         self.activity, self.horizon, self.hung_for, self.failing_tasks = activity, horizon, hung_for, failing
         self.work = work
         group_topics = [subscription.group_topic for subscription in ownership.subscriptions]
-        self.renewal = Renewal(self.alias, ownership.subscriber, group_topics, ownership.lease_duration, self._shown)
+        self.renewal = Renewal(self.log, ownership.subscriber, group_topics, ownership.lease_duration, self._shown)
         self._loop = threading.get_ident()  # the thread that starts it
         self._logged = False
         self._warning = NamedServerWarning(subscriber=ownership.subscriber)
@@ -70,7 +70,7 @@ class LeaseRenewer(BackgroundTask):
     def beat(self) -> None:
         """Write the heartbeat, with what the process does."""
         if deliveries_settled.receivers:
-            clock.look(self.alias)
+            clock.look(self.log)
         own = self.ownership
         shown: frozenset[GroupTopic] | None = None
         while shown != own.withdrawn:  # the control thread writes it, and calls this as well
@@ -89,11 +89,11 @@ class LeaseRenewer(BackgroundTask):
             self.beat()
             server, owned = own.server, own.leases()
             began = self.renewal.prolong(server).began
-            tokens = release.held(self.alias, own.subscriber, server)
+            tokens = release.held(self.log, own.subscriber, server)
         except (ServerChanged, SessionReplaced) as error:
             # The loop has been told, and looks at the server; this connection may lead to one of the past for good.
             logger.warning(logfmt("session_replaced", subscriber=own.subscriber, meaning=error))
-            retries.drop_connection(self.alias)
+            retries.drop_connection(self.log)
             return False
         except Error as error:
             announce(database_unreachable, LeaseRenewer, subscriber=own.subscriber, error=error)
@@ -117,7 +117,7 @@ class LeaseRenewer(BackgroundTask):
             self.ownership.server.proof()
         except NotNamedServer as error:
             self._warning.elsewhere(error)
-            retries.drop_connection(self.alias)
+            retries.drop_connection(self.log)
             return False
         except (ServerChanged, SessionReplaced):
             pass  # the next statement that matters says so again

@@ -10,6 +10,7 @@ from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import named_server
 from sqlqueue.database.insert_sql import NAMED
+from sqlqueue.database.log import Log
 from sqlqueue.database.named_server import Standing
 from sqlqueue.exceptions import ConfigurationError
 
@@ -36,8 +37,8 @@ class NamedServerTask(BackgroundTask):
     name = "named-server"
     anywhere = True
 
-    def __init__(self, alias: str, changed: Callable[[], None]):
-        super().__init__(alias, INTERVAL)
+    def __init__(self, log: Log, changed: Callable[[], None]):
+        super().__init__(log, INTERVAL)
         self._changed = changed
         self.elsewhere = False
         self._seen: Standing | None = None
@@ -47,7 +48,7 @@ class NamedServerTask(BackgroundTask):
     def run_once(self) -> bool:
         """Do what is due; return whether the next step is."""
         now = time.monotonic()
-        standing = named_server.standing(self.alias)
+        standing = named_server.standing(self.log)
         if not standing.here:
             raise ConfigurationError(
                 f"sqlqueue_publish_gate lacks its row {NAMED}, so no server of the cluster can be named: run migrate"
@@ -62,16 +63,16 @@ class NamedServerTask(BackgroundTask):
         if standing.writer == standing.here:
             if now - self._renewed >= RENEW_EVERY:
                 self._renewed = now
-                named_server.renew(self.alias)
+                named_server.renew(self.log)
             return False
         if standing.server == standing.here:
             if standing.renewals != self._took and waited < HELP_AFTER:
                 return False  # one barrier is enough
-            if named_server.open_log(self.alias):
+            if named_server.open_log(self.log):
                 logger.warning(logfmt("log_server_opened", server=standing.here))
             return True
         if not standing.server or waited >= (OPEN_AFTER if standing.closed else TAKE_OVER_AFTER):
-            if named_server.take_over(self.alias, standing):
+            if named_server.take_over(self.log, standing):
                 self._took = standing.renewals + 1
                 logger.warning(logfmt("log_server_named", server=standing.here, former=standing.server))
             return True

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from sqlqueue.conf import settings
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.core.periodic import ScheduleDefinition
+from sqlqueue.database.log import Log
 from sqlqueue.log.declarations import declare
 from sqlqueue.log.ticks import publish_due, retry_refused, seconds_to_next
 
@@ -21,8 +22,8 @@ class PeriodicTask(BackgroundTask):
 
     name = "periodic"
 
-    def __init__(self, alias: str, declared: Mapping[str, ScheduleDefinition]):
-        super().__init__(alias, INTERVAL)
+    def __init__(self, log: Log, declared: Mapping[str, ScheduleDefinition]):
+        super().__init__(log, INTERVAL)
         self._declared = declared
         self._digests = {name: definition.digest for name, definition in declared.items()}
         self._declare_at = 0.0  # by the monotonic clock
@@ -32,17 +33,17 @@ class PeriodicTask(BackgroundTask):
         self.interval = INTERVAL  # if the database is away; schedules that are due often would try again all the time
         error = None  # for which a tick waits
         if time.monotonic() >= self._declare_at:
-            ticks = publish_due(self.alias, self._digests)  # what was missed, or follows the definition before this one
+            ticks = publish_due(self.log, self._digests)  # what was missed, or follows the definition before this one
             if ticks.more:
                 return True
             error = ticks.error
-            retry_refused(self.alias, self._digests)
-            if declare(self.alias, self._declared):
+            retry_refused(self.log, self._digests)
+            if declare(self.log, self._declared):
                 self._declare_at = time.monotonic() + settings.HEARTBEAT_INTERVAL
-        seconds = seconds_to_next(self.alias)
+        seconds = seconds_to_next(self.log)
         if seconds is not None and seconds <= 0:
-            ticks = publish_due(self.alias, self._digests)
-            seconds = None if ticks.more else seconds_to_next(self.alias)
+            ticks = publish_due(self.log, self._digests)
+            seconds = None if ticks.more else seconds_to_next(self.log)
             if ticks.more:
                 return True
             error = ticks.error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sqlqueue.consumers.background.task import BackgroundTask
+from sqlqueue.database.log import Log
 from sqlqueue.operations.requests import INTERVAL, carry_out
 
 
@@ -11,9 +12,9 @@ class RequestTask(BackgroundTask):
 
     name = "requests"
 
-    def __init__(self, alias: str):
-        super().__init__(alias, INTERVAL)
+    def __init__(self, log: Log):
+        super().__init__(log, INTERVAL)
 
     def run_once(self) -> bool:
         """Carry out one step of each request; return whether there is more to do."""
-        return carry_out(self.alias)
+        return carry_out(self.log)

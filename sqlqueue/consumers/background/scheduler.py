@@ -13,4 +13,4 @@ class SchedulerTask(BackgroundTask):
 
     def run_once(self) -> bool:
         """Move one batch; return whether there may be more."""
-        return move_due(self.alias) > 0
+        return move_due(self.log) > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sqlqueue.consumers.background.task import BackgroundTask
+from sqlqueue.database.log import Log
 from sqlqueue.log.topic_options import apply_settings
 
 APPLY_INTERVAL = 1.0  # seconds
@@ -13,10 +14,10 @@ class SettingsTask(BackgroundTask):
 
     name = "settings"
 
-    def __init__(self, alias: str):
-        super().__init__(alias, APPLY_INTERVAL)
+    def __init__(self, log: Log):
+        super().__init__(log, APPLY_INTERVAL)
 
     def run_once(self) -> bool:
         """Apply the settings to the topics that are left."""
-        self._stopping = not apply_settings(self.alias) or self._stopping
+        self._stopping = not apply_settings(self.log) or self._stopping
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from sqlqueue.consumers.background.outcome_counter import OutcomeCounter
 from sqlqueue.consumers.background.task import BackgroundTask
+from sqlqueue.database.log import Log
 from sqlqueue.log import duties
 from sqlqueue.stats.survey import survey
 from sqlqueue.stats.throughput import add, forget, has_backlogs, record_backlogs
@@ -19,22 +20,22 @@ class StatsRecorder(BackgroundTask):
 
     name = "stats-recorder"
 
-    def __init__(self, alias: str, outcome_counter: OutcomeCounter):
-        super().__init__(alias, INTERVAL)
+    def __init__(self, log: Log, outcome_counter: OutcomeCounter):
+        super().__init__(log, INTERVAL)
         self.outcome_counter = outcome_counter
         self._iterations = 0
 
     def run_once(self) -> bool:
         """Add the counts, record the backlogs if no process has in this minute, and now and then delete old minutes."""
         self.finish()
-        if not has_backlogs(self.alias) and duties.begin(self.alias, duties.SURVEY, SURVEY_LASTS):
-            record_backlogs(self.alias, survey(self.alias))
+        if not has_backlogs(self.log) and duties.begin(self.log, duties.SURVEY, SURVEY_LASTS):
+            record_backlogs(self.log, survey(self.log))
         if self._iterations % FORGET_EVERY == 0:
-            forget(self.alias)
+            forget(self.log)
         self._iterations += 1
         return False
 
     def finish(self) -> None:
         """Add the counts to the current minute."""
         if figures := self.outcome_counter.take():
-            add(self.alias, figures)
+            add(self.log, figures)

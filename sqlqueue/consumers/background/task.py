@@ -14,6 +14,7 @@ from sqlqueue.consumers.trouble import FAILING, Trouble
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import lock_timeouts, retries, server_identity
 from sqlqueue.database.detour import GateElsewhere
+from sqlqueue.database.log import Log
 from sqlqueue.database.named_server import LogElsewhere
 from sqlqueue.signals import announce, operation_retried
 
@@ -37,8 +38,8 @@ class BackgroundTask:
     in_reserve: Callable[[], bool] = staticmethod(lambda: False)
     anywhere = False  # whether it may be connected to any server of a cluster, not only to the named one
 
-    def __init__(self, alias: str, interval: float):
-        self.alias, self.interval = alias, interval
+    def __init__(self, log: Log, interval: float):
+        self.log, self.interval = log, interval
         self._due = threading.Event()
         self._stopping = False
         self._ran_at = 0.0
@@ -93,7 +94,7 @@ class BackgroundTask:
 
     def _run(self) -> None:
         try:
-            with lock_timeouts.limited(self.alias):
+            with lock_timeouts.limited(self.log):
                 while not self._stopping:
                     more = self._guarded(self.run_once)
                     self._stopped.wait(min(self._trouble.pause, self.pause))  # whatever wakes it
@@ -110,21 +111,21 @@ class BackgroundTask:
             if retries.close_lost_connections():
                 self.forget()
             if not self.anywhere:
-                server_identity.lead(self.alias)
+                server_identity.lead(self.log)
             more = bool(do())
         except server_identity.NotNamedServer as error:
-            retries.drop_connection(self.alias)
+            retries.drop_connection(self.log)
             self._named_server.elsewhere(error)
         except (Error, LogElsewhere) as error:
             kind = retries.classify(error)
             if kind is retries.ErrorKind.GONE:
-                retries.drop_connection(self.alias)
+                retries.drop_connection(self.log)
                 self.forget()
             if isinstance(error, (GateElsewhere, LogElsewhere)):
-                server_identity.forget_session(self.alias)  # another server has been named since it was looked at
+                server_identity.forget_session(self.log)  # another server has been named since it was looked at
             self._trouble.failed(error)
             if self._trouble.failures >= FAILING:  # another connection may lead to a server that works
-                retries.drop_connection(self.alias)
+                retries.drop_connection(self.log)
             logger.warning(logfmt("background_task_failed", task=self.name, error_kind=kind.name, error=error))
             announce(operation_retried, BackgroundTask, operation=self.name, error_kind=kind.name, error=error)
         except Exception as error:

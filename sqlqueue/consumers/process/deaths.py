@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from django.db import Error, connections
 
-from sqlqueue.conf import settings
 from sqlqueue.core.logfmt import logfmt
+from sqlqueue.database.log import Log, current_log
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.last_in_flight import in_doubt
 
@@ -24,19 +24,19 @@ SETTLED_IN = 60.0  # seconds that a successor has to live until a death is no lo
 class Deaths:
     """The processes of one database, of this alias, that died and whose heartbeats still say how."""
 
-    alias: str
+    log: Log
     _at: dict[str, float] = field(default_factory=dict)  # when, by subscriber; monotonic seconds
 
     def record(self, subscriber: str, exit_status: int, restart_in: float | None) -> None:
         """Free the leases of a dead process now, before they expire, and leave in its heartbeat how it died. Without a
         successor (None) its heartbeat is removed. A database that does not answer is logged."""
         try:
-            doubt = in_doubt(self.alias, subscriber)
-            release.free(self.alias, subscriber)
+            doubt = in_doubt(self.log, subscriber)
+            release.free(self.log, subscriber)
             if restart_in is None:
-                heartbeat.leave(self.alias, subscriber)
+                heartbeat.leave(self.log, subscriber)
             else:
-                heartbeat.record_death(self.alias, subscriber, exit_status, restart_in, doubt)
+                heartbeat.record_death(self.log, subscriber, exit_status, restart_in, doubt)
                 self._at[subscriber] = time.monotonic()
         except Error as error:
             logger.warning(logfmt("leases_not_freed", subscriber=subscriber, error=error, meaning="they expire"))
@@ -62,13 +62,13 @@ class Deaths:
     def _remove(self, subscribers: list[str]) -> None:
         try:
             for subscriber in subscribers:
-                heartbeat.leave(self.alias, subscriber)
+                heartbeat.leave(self.log, subscriber)
         except Error as error:
             logger.warning(logfmt("heartbeats_not_removed", error=error, meaning="another process does so later"))
         finally:
             connections.close_all()
 
 
-def of_database(alias: str) -> Deaths:
+def of_database(log: Log | None) -> Deaths:
     """Return what keeps the deaths of a database's processes; alias: "" if there is only one."""
-    return Deaths(alias or settings.DATABASE)
+    return Deaths(log or current_log())

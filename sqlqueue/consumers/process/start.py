@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from django.db import Error, NotSupportedError, connections
+from django.db import Error, NotSupportedError
 
 from sqlqueue.consumers.trouble import Trouble
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_checks import write_refused
 from sqlqueue.database.tables import queue_models
 
@@ -36,7 +37,7 @@ def slept(seconds: float) -> bool:
     return True
 
 
-def wait_for_database(alias: str, pause: Callable[[float], bool] = slept) -> bool:
+def wait_for_database(log: Log, pause: Callable[[float], bool] = slept) -> bool:
     """Wait until a database answers and takes writes, and say so while it does not; return False if `pause`, which is
     called with seconds, says that the wait is over. Errors of connecting are the server's, whatever they are. Raises
     those of a version that is too old, of tables that are missing, and of what no retry helps against."""
@@ -44,32 +45,32 @@ def wait_for_database(alias: str, pause: Callable[[float], bool] = slept) -> boo
     while True:
         connected = False
         try:
-            connections[alias].ensure_connection()
+            log.connection.ensure_connection()
             connected = True
-            with connections[alias].cursor() as cursor:
+            with log.connection.cursor() as cursor:
                 cursor.execute("SELECT 1")
-            refused = write_refused(alias)
+            refused = write_refused(log)
             if refused is None:
                 return True
             trouble.failed(refused)
-            facts = {"alias": alias, "error": refused, "retry_in": trouble.pause}
+            facts = {"alias": log.alias, "error": refused, "retry_in": trouble.pause}
             logger.warning(logfmt("database_takes_no_writes", **facts, meaning=f"{WAITS} it takes writes"))
         except Error as error:
             lasts = connected and retries.classify(error) in (*retries.FOR_GOOD, retries.ErrorKind.SCHEMA)
             if lasts or isinstance(error, NotSupportedError):
                 raise
             trouble.failed(error)
-            facts = {"alias": alias, "error": error, "retry_in": trouble.pause}
+            facts = {"alias": log.alias, "error": error, "retry_in": trouble.pause}
             logger.warning(logfmt("database_unreachable", **facts, meaning=f"{WAITS} it answers"))
-        retries.drop_connection(alias)  # another one may lead to a server that does
+        retries.drop_connection(log)  # another one may lead to a server that does
         if not pause(trouble.pause):
             return False
 
 
-def missing_table(alias: str) -> Error | None:
+def missing_table(log: Log) -> Error | None:
     """Return the error for a table or a column of the queue that is not there; None if all are. One statement for each
     table, which reads no row."""
-    connection = connections[alias]
+    connection = log.connection
     quote = connection.ops.quote_name
     for model in queue_models():
         columns = ", ".join(quote(field.column) for field in model._meta.concrete_fields if field.column)

@@ -24,6 +24,7 @@ from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.consumers.process.stop_requests import StopRequests
 from sqlqueue.consumers.process.worker import LEAVE, SHOW_STACKS, STOP, WorkerOptions, main
 from sqlqueue.core.logfmt import logfmt
+from sqlqueue.database.log import Log
 from sqlqueue.leases import heartbeat
 from sqlqueue.signals import announce, process_died
 
@@ -57,13 +58,13 @@ class Database:
     """The processes of one database, as far as they are to be started: what befalls one holds up no other's. alias: ""
     if there is only one."""
 
-    def __init__(self, alias: str, processes: int):
-        self.alias = alias
+    def __init__(self, log: Log | None, processes: int):
+        self.log = log
         self.wanted = processes  # minus those that have drained everything
         self.pending = [0.0] * processes  # when to start the next ones
         self.pause = FIRST_PAUSE
         self.died_at_start = 0  # processes, one after another
-        self.deaths = deaths.of_database(alias)
+        self.deaths = deaths.of_database(log)
 
     def take_due(self, now: float) -> int:
         """Return how many processes are to be started now; they are not pending any more."""
@@ -78,7 +79,7 @@ class Database:
 
 
 class Supervisor:
-    """Keeps `processes` consumer processes alive for each of the databases, of these aliases. Holds no lease and,
+    """Keeps `processes` consumer processes alive for each of the logs (None: for the only one). Holds no lease and,
     between two deaths, no connection."""
 
     def __init__(
@@ -86,10 +87,10 @@ class Supervisor:
         options: WorkerOptions,
         processes: int,
         endpoints: Endpoints | None = None,
-        aliases: Sequence[str] = ("",),
+        logs: Sequence[Log | None] = (None,),
     ):
         self.options, self.processes, self.endpoints = options, processes, endpoints or Endpoints()
-        self._databases = [Database(alias, processes) for alias in aliases]
+        self._databases = [Database(log, processes) for log in logs]
         self._context = multiprocessing.get_context("spawn")
         self._children: list[Child] = []
         self._looked_at = time.monotonic()
@@ -165,12 +166,12 @@ class Supervisor:
         name = heartbeat.subscriber_name()
         ours, theirs = self._context.Pipe()
         liveness = Liveness(self._context)
-        options = replace(self.options, alias=database.alias)
+        options = replace(self.options, log=database.log)
         process = self._context.Process(target=main, args=(options, name, theirs, liveness), name="sqlqueue-consumer")
         process.start()
         theirs.close()
         self._children.append(Child(process, ours, name, liveness, time.monotonic(), database))
-        served = {"database": settings.label(database.alias)} if database.alias else {}
+        served = {"database": database.log.label} if database.log else {}
         logger.info(logfmt("process_started", child=process.pid, subscriber=name, **served))
 
     def _wait(self) -> None:
@@ -257,14 +258,14 @@ class Supervisor:
         self._free(child, code, database.pause)
         database.pending.append(time.monotonic() + database.pause)
         fields = {"child": child.process.pid, "subscriber": child.name, "exit": code, "lived": lived}
-        served = settings.label(database.deaths.alias)
+        served = database.deaths.log.label
         announce(process_died, Supervisor, **fields, restart_in=database.pause, database=served)
 
     def _give_up(self, database: Database, code: int | None) -> None:
         """End a drain whose processes cannot start, with a log line and status 1. Processes of this database that still
         run are stopped gracefully; those of others drain theirs."""
         meaning = "none of them has started to work: their output before they died tells why"
-        served = {"database": settings.label(database.alias)} if database.alias else {}
+        served = {"database": database.log.label} if database.log else {}
         logger.error(logfmt("drain_given_up", died=database.died_at_start, exit=code, meaning=meaning, **served))
         self._failed = True
         database.wanted -= 1
@@ -277,7 +278,7 @@ class Supervisor:
         if not code:  # it has left its leases itself
             return
         record = partial(child.database.deaths.record, child.name, code, restart_in)
-        if child.database.alias:
+        if child.database.log:
             threading.Thread(target=record, daemon=True).start()
         else:
             record()

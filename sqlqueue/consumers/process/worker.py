@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from sqlqueue.consumers.process.child_signals import let_children_end
 from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.consumers.process.stop_requests import StopRequests
+from sqlqueue.database.log import Log, current_log
 
 if TYPE_CHECKING:
     from sqlqueue.consumers.process.endpoints import Endpoints
@@ -45,7 +46,7 @@ class WorkerOptions:
     drain: bool = False
     verbosity: int = 1
     partitions: frozenset[int] | None = None
-    alias: str = ""  # of the database that it serves; "": of the only one
+    log: Log | None = None  # of the database that it serves; None: of the only one
 
 
 def main(options: WorkerOptions, name: str, pipe: Connection, liveness: Liveness) -> None:
@@ -77,8 +78,8 @@ def serve(
 
     logs.show(options.verbosity)
     registry.discover()
-    if options.alias:
-        settings.serve(options.alias)
+    if options.log:
+        settings.serve(options.log.alias)
     chosen = registry.select(options.groups, options.topics)
     consumers = of_database(chosen)
     while consumers is None:  # its database does not answer: the other databases have processes of their own
@@ -134,7 +135,6 @@ def serve(
 def _ready(options: WorkerOptions, pipe: Connection | None, liveness: Liveness) -> bool:
     """Wait until the database answers, unless this drains: who calls that is told at once. Return False if the process
     is to stop, or its supervisor has ended, meanwhile. Exits with status 1 if a table or a column is missing."""
-    from sqlqueue.conf import settings
     from sqlqueue.consumers.process.start import missing_table, slept, wait_for_database
     from sqlqueue.core.logfmt import logfmt
 
@@ -144,9 +144,9 @@ def _ready(options: WorkerOptions, pipe: Connection | None, liveness: Liveness) 
 
     undone = int(options.drain and pipe is None)
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(undone))  # nothing has begun
-    if not options.drain and not wait_for_database(settings.DATABASE, pause):
+    if not options.drain and not wait_for_database(current_log(), pause):
         return False
-    if (missing := missing_table(settings.DATABASE)) is not None:
+    if (missing := missing_table(current_log())) is not None:
         meaning = "a table or a column is missing: run `python manage.py migrate sqlqueue`; the process ends"
         logger.error(logfmt("tables_missing", error=missing, meaning=meaning))
         sys.exit(1)

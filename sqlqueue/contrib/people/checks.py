@@ -11,6 +11,7 @@ from django.db import Error as DatabaseError
 
 from sqlqueue.checks import TAG, examined
 from sqlqueue.contrib.people.topics import retention, topics
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.stored_topics import require_declared
 
@@ -36,7 +37,7 @@ def check_targets(databases: Sequence[str] | None = None, **kwargs: Any) -> list
         return []
 
 
-def _undeclared(alias: str) -> list[CheckMessage]:
+def _undeclared(log: Log) -> list[CheckMessage]:
     try:
         declared = topics()
     except Exception:  # E010 says so
@@ -45,7 +46,7 @@ def _undeclared(alias: str) -> list[CheckMessage]:
     for topic, options in declared.items():
         for named in filter(None, (options.decisions, options.notices)):
             try:
-                require_declared(alias, named)
+                require_declared(log, named)
             except ConfigurationError as error:
                 hint = f"Until that topic is declared, what people do with work items of {topic!r} is refused."
                 found.append(Caution(f"work_on({topic!r}) names {named!r}: {error}", hint=hint, id="sqlqueue.W031"))

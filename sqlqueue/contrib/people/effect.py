@@ -17,7 +17,7 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
-from sqlqueue.database.statements import execute
+from sqlqueue.database.log import Log
 
 logger = logging.getLogger("sqlqueue")
 
@@ -39,47 +39,47 @@ class WorkItems(Effect):
         """Return what the handler says to the people who go on with the message."""
         return items.handed_over(error)
 
-    def settle(self, alias: str, lease: HeldLease, writes: Sequence[EffectWrite]) -> None:
+    def settle(self, log: Log, lease: HeldLease, writes: Sequence[EffectWrite]) -> None:
         """Copy the messages to the work items."""
-        items.write(alias, lease, writes)
+        items.write(log, lease, writes)
 
-    def sweep(self, alias: str) -> bool:
+    def sweep(self, log: Log) -> bool:
         """Delete items that were done SQLQUEUE_PEOPLE["RETENTION"] ago, with their audit trail."""
-        return collect(alias) >= MOST_AT_ONCE
+        return collect(log) >= MOST_AT_ONCE
 
-    def survey(self, alias: str, topics: Sequence[str]) -> Mapping[str, Mapping[str, Count]]:
+    def survey(self, log: Log, topics: Sequence[str]) -> Mapping[str, Mapping[str, Count]]:
         """Count what people have not done, and what of that is overdue."""
-        return survey.open_work(alias, topics)
+        return survey.open_work(log, topics)
 
-    def unsettled(self, alias: str, topic: str) -> Mapping[str, Count]:
+    def unsettled(self, log: Log, topic: str) -> Mapping[str, Count]:
         """Count what people have not done of a topic."""
-        return {survey.OPEN_ITEMS.name: Count(_open_items(alias, topic).count())}
+        return {survey.OPEN_ITEMS.name: Count(_open_items(log, topic).count())}
 
-    def drop(self, alias: str, topic: str, most: int) -> int:
+    def drop(self, log: Log, topic: str, most: int) -> int:
         """Delete some of that."""
-        some = list(_open_items(alias, topic).values_list("pk", flat=True)[:most])
-        WorkItem.objects.using(alias).filter(pk__in=some).only("pk").delete()  # with their events
+        some = list(_open_items(log, topic).values_list("pk", flat=True)[:most])
+        WorkItem.objects.using(log.alias).filter(pk__in=some).only("pk").delete()  # with their events
         return len(some)
 
 
 WORK_ITEMS = WorkItems()
 
 
-def _open_items(alias: str, topic: str) -> QuerySet[WorkItem]:
+def _open_items(log: Log, topic: str) -> QuerySet[WorkItem]:
     """Return what people have not done of a topic, and of its dead letters. Index: (state, topic)."""
     names = [topic, topic + DEAD_LETTER_SUFFIX]
-    return WorkItem.objects.using(alias).filter(state__in=UNFINISHED, topic__in=names)
+    return WorkItem.objects.using(log.alias).filter(state__in=UNFINISHED, topic__in=names)
 
 
-def collect(alias: str) -> int:
+def collect(log: Log) -> int:
     """Delete items that were done SQLQUEUE_PEOPLE["RETENTION"] ago, about MOST_AT_ONCE at most; return how many. An
     item that another transaction has locked stays: a comment may be on its way. Raises ConfigurationError if that
     setting is wrong."""
     kept = retention()
     total = 0
     while kept is not None and total < MOST_AT_ONCE:
-        ids = [id for (id,) in execute(alias, FINISHED, (round(kept * 1_000_000), AT_ONCE)).fetchall()]
-        deleted = retries.run(alias, _delete, alias, ids) if ids else 0
+        ids = [id for (id,) in log.execute(FINISHED, (round(kept * 1_000_000), AT_ONCE)).fetchall()]
+        deleted = retries.run(log, _delete, log, ids) if ids else 0
         total += deleted
         if deleted < AT_ONCE:
             break
@@ -88,8 +88,8 @@ def collect(alias: str) -> int:
     return total
 
 
-def _delete(alias: str, ids: Sequence[int]) -> int:
-    rows = WorkItem.objects.using(alias).filter(state=DONE)
+def _delete(log: Log, ids: Sequence[int]) -> int:
+    rows = WorkItem.objects.using(log.alias).filter(state=DONE)
     free = list(rows.filter(pk__in=ids).select_for_update(skip_locked=True).values_list("pk", flat=True))
     rows.filter(pk__in=free).only("pk").delete()  # with their events
     return len(free)

@@ -17,7 +17,7 @@ from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import told
 from sqlqueue.database.dialects.base import marks_of
 from sqlqueue.database.limits import check_result
-from sqlqueue.database.statements import execute
+from sqlqueue.database.log import Log, current_log
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log.encoding import encode
 from sqlqueue.models import ScheduledMessage
@@ -52,13 +52,13 @@ def handed_over(error: HandOver) -> HandedOver:
         return HandedOver(told(error), None)
     try:
         text = encode(error.form, "form")
-        check_result(settings.DATABASE, text, settings.MAX_PAYLOAD_BYTES)
+        check_result(current_log(), text, settings.MAX_PAYLOAD_BYTES)
     except InvalidMessage as refused:
         raise InvalidMessage(f"HandOver: {refused}") from refused
     return HandedOver(told(error), text)
 
 
-def write(alias: str, lease: HeldLease, items: Sequence[EffectWrite]) -> None:
+def write(log: Log, lease: HeldLease, items: Sequence[EffectWrite]) -> None:
     """Copy messages of a partition to the work items, in the current transaction, which holds the fence.
 
     It may be run again after an unknown outcome. A message of which the group has an open item gets no second one: the
@@ -67,45 +67,47 @@ def write(alias: str, lease: HeldLease, items: Sequence[EffectWrite]) -> None:
     for start in range(0, len(items), CHUNK):
         alike: dict[tuple[int, HandedOver], list[int]] = defaultdict(list)
         some = items[start : start + CHUNK]
-        present = _present(alias, lease, [item.offset for item in some])
+        present = _present(log, lease, [item.offset for item in some])
         for item in some:
             if item.offset not in present:
                 alike[item.attempts, item.value].append(item.offset)
         for (attempts, said), offsets in alike.items():
-            _copy(alias, lease, attempts, said, offsets)
+            _copy(log, lease, attempts, said, offsets)
         if (notices := topic_options(lease.ref.topic).notices) is not None:
-            _schedule_notices(alias, lease, notices, [offset for offsets in alike.values() for offset in offsets])
+            _schedule_notices(log, lease, notices, [offset for offsets in alike.values() for offset in offsets])
 
 
-def _present(alias: str, lease: HeldLease, offsets: Sequence[int]) -> set[int]:
+def _present(log: Log, lease: HeldLease, offsets: Sequence[int]) -> set[int]:
     text = PRESENT.replace("{marks}", marks_of(len(offsets)))
-    found = execute(alias, text, (*offsets, lease.ref.group)).fetchall()
+    found = log.execute(text, (*offsets, lease.ref.group)).fetchall()
     return {offset for offset, state, token in found if state != DONE or token == lease.token}
 
 
-def _copy(alias: str, lease: HeldLease, attempts: int, said: HandedOver, offsets: Sequence[int]) -> None:
+def _copy(log: Log, lease: HeldLease, attempts: int, said: HandedOver, offsets: Sequence[int]) -> None:
     within = topic_options(lease.ref.topic).within
     text = COPY.replace("{marks}", marks_of(len(offsets))).replace("{due}", "NULL" if within is None else "{later}")
     due = () if within is None else (round(within * 1_000_000),)
     values = (lease.ref.group, lease.token, attempts, said.reason or None, said.form, *due, *offsets)
-    execute(alias, text, values)
+    log.execute(text, values)
 
 
-def _schedule_notices(alias: str, lease: HeldLease, topic: str, offsets: Sequence[int]) -> None:
+def _schedule_notices(log: Log, lease: HeldLease, topic: str, offsets: Sequence[int]) -> None:
     """Let the scheduler publish a notice of each new item. It checks them against the topic, which may refuse them:
     that must not fail a settle."""
-    new = WorkItem.objects.using(alias).filter(message_offset__in=offsets, consumer_group=lease.ref.group, state=OPEN)
+    new = WorkItem.objects.using(log.alias).filter(
+        message_offset__in=offsets, consumer_group=lease.ref.group, state=OPEN
+    )
     rows = [
         ScheduledMessage(
             topic=topic,
             partition_key=item.partition_key,
             # Not that of the decision, which may go to the same topic.
-            message_id=f"work-item-{numbered(item.pk, settings.label(alias))}-0",
+            message_id=f"work-item-{numbered(item.pk, log.label)}-0",
             payload=notice(item, NEW),
         )
         for item in new.defer("payload", "headers", "body", "form")
     ]
-    ScheduledMessage.objects.using(alias).bulk_create(rows)
+    ScheduledMessage.objects.using(log.alias).bulk_create(rows)
 
 
 def notice(item: WorkItem, event: str, by: str = "", assignee: str = "", comment: str = "") -> dict[str, Any]:

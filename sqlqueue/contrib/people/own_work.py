@@ -10,6 +10,7 @@ from django.db.models import Q
 from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.contrib.people.models.work_item import UNFINISHED
 from sqlqueue.database.fields import DatabaseNow
+from sqlqueue.database.log import Log
 
 MOST_LISTED = 50  # items of a section
 HEAVY = ("payload", "headers", "body", "form", "result")
@@ -24,7 +25,7 @@ class Section(NamedTuple):
     more: bool
 
 
-def own_work(alias: str, user: str, teams: Sequence[str], closed: Sequence[str]) -> list[Section]:
+def own_work(log: Log, user: str, teams: Sequence[str], closed: Sequence[str]) -> list[Section]:
     """Return what a user has to do, and may take on: what is overdue, what the user has, what the user has put off,
     what others have in the user's teams, what no user has. teams: the topics of the user's teams; closed: those that
     the user may not see. An item is in one section, or in that of the overdue as well."""
@@ -36,7 +37,7 @@ def own_work(alias: str, user: str, teams: Sequence[str], closed: Sequence[str])
         (TEAM, Q(topic__in=teams) & ~mine & ~Q(assignee=""), "state"),  # index: (state, topic)
         (UNASSIGNED, Q(assignee=""), "state"),
     ]
-    rows = WorkItem.objects.using(alias).defer(*HEAVY).filter(state__in=UNFINISHED).exclude(topic__in=closed)
+    rows = WorkItem.objects.using(log.alias).defer(*HEAVY).filter(state__in=UNFINISHED).exclude(topic__in=closed)
     found = []
     # Not by the primary key alone: a database may then rather walk through all that is done than sort what is not.
     for name, condition, order in chosen:

@@ -11,7 +11,7 @@ from django.utils.translation import ngettext
 from sqlqueue.contrib.people.models.work_item import UNFINISHED
 from sqlqueue.core.effects import Count, Figure
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
-from sqlqueue.database.statements import dialect, execute
+from sqlqueue.database.log import Log
 from sqlqueue.stats import sampling
 from sqlqueue.stats.finding_kinds import NOTE, Finding, at_least
 
@@ -58,14 +58,14 @@ OVERDUE_ITEMS = Figure(OVERDUE_NAME, "Open work items whose time is over.", _ove
 FIGURES = (OPEN_ITEMS, OVERDUE_ITEMS)
 
 
-def open_work(alias: str, topics: Sequence[str]) -> dict[str, dict[str, Count]]:
+def open_work(log: Log, topics: Sequence[str]) -> dict[str, dict[str, Count]]:
     """Count up to sampling.MOST_ROWS items of each state, and as many that are overdue, those of a topic's dead letters
     with its own. One statement."""
-    branch = dialect(alias).branch
+    branch = log.dialect.branch
     selects = [branch.format(text.strip()) for text in (OPEN, OVERDUE) for _ in UNFINISHED]
     values = [value for state in (*UNFINISHED, *UNFINISHED) for value in (state, sampling.MOST_ROWS)]
     counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
-    for late, topic, count in execute(alias, " UNION ALL ".join(selects), values).fetchall():
+    for late, topic, count in log.execute(" UNION ALL ".join(selects), values).fetchall():
         counts[late][topic.removesuffix(DEAD_LETTER_SUFFIX)] += count
     more = any(each.total() >= sampling.MOST_ROWS for each in counts)
     names = [figure.name for figure in FIGURES]

@@ -36,7 +36,7 @@ from sqlqueue.core.keys import checked_text
 from sqlqueue.database import clock, retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.limits import check_result
-from sqlqueue.database.statements import dialect
+from sqlqueue.database.log import Log, current_log
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log.encoding import encode
 from sqlqueue.log.publish import publish
@@ -69,17 +69,17 @@ def add_comment(number: int, by: str, comment: str) -> None:
     if not comment.strip():
         raise InvalidMessage("a comment needs a text")
     _checked(by, comment)
-    alias: str = settings.DATABASE
-    retries.run(alias, _commented, alias, number, by, comment)
+    log: Log = current_log()
+    retries.run(log, _commented, log, number, by, comment)
 
 
-def _commented(alias: str, number: int, by: str, comment: str) -> None:
+def _commented(log: Log, number: int, by: str, comment: str) -> None:
     # Locked: collection may be about to delete it.
-    item = WorkItem.objects.using(alias).defer(*HEAVY).select_for_update().filter(pk=number).first()
+    item = WorkItem.objects.using(log.alias).defer(*HEAVY).select_for_update().filter(pk=number).first()
     if item is None:
         raise WorkItemChanged(CHANGED)
     event = WorkItemEvent(item=item, kind=COMMENTED, made_by=by, assignee=item.assignee, comment=comment)
-    event.save(using=alias, force_insert=True)
+    event.save(using=log.alias, force_insert=True)
     _publish_notice(item, event)
 
 
@@ -118,10 +118,10 @@ def _assigned(to: str, item: WorkItem) -> dict[str, Any]:
 
 def _deferred(by: str, until: datetime, item: WorkItem) -> dict[str, Any]:
     _check_own(item, by)
-    if until <= clock.now(settings.DATABASE):
+    if until <= clock.now(current_log()):
         raise InvalidMessage(f"an item can be deferred to a time in the future only, not to {until}")
     # Not as Django would store it: the queue's columns have UTC, also with USE_TZ off.
-    return {"assignee": by, "deferred_until": Value(dialect(settings.DATABASE).time(until))}
+    return {"assignee": by, "deferred_until": Value(current_log().dialect.time(until))}
 
 
 def _submitted(by: str, result: Any, reviewer: str, item: WorkItem) -> dict[str, Any]:
@@ -165,11 +165,11 @@ def _check_reviewer(item: WorkItem, by: str) -> None:
 
 
 def _change(number: int, version: int, by: str, kind: str, change: Change, comment: str, result: Any = None) -> None:
-    alias: str = settings.DATABASE
+    log: Log = current_log()
     _checked(by, comment)
     if result is not None:
-        check_result(alias, encode(result, "result"), settings.MAX_PAYLOAD_BYTES)
-    retries.run(alias, _changed, alias, number, version, by, kind, change, comment, result)
+        check_result(log, encode(result, "result"), settings.MAX_PAYLOAD_BYTES)
+    retries.run(log, _changed, log, number, version, by, kind, change, comment, result)
 
 
 def _checked(by: str, comment: str) -> None:
@@ -178,9 +178,9 @@ def _checked(by: str, comment: str) -> None:
 
 
 def _changed(
-    alias: str, number: int, version: int, by: str, kind: str, change: Change, comment: str, result: Any
+    log: Log, number: int, version: int, by: str, kind: str, change: Change, comment: str, result: Any
 ) -> None:
-    items = WorkItem.objects.using(alias)
+    items = WorkItem.objects.using(log.alias)
     item = items.defer(*HEAVY).filter(pk=number).exclude(state=DONE).first()
     if item is None or item.version != version:
         raise WorkItemChanged(CHANGED)
@@ -192,7 +192,7 @@ def _changed(
         raise WorkItemChanged(CHANGED)
     event = WorkItemEvent(item=item, kind=kind, made_by=by, assignee=changes["assignee"], comment=comment or None)
     event.result, event.deferred_until = result, changes.get("deferred_until")
-    event.save(using=alias, force_insert=True)
+    event.save(using=log.alias, force_insert=True)
     if changes.get("state") == DONE:
         _publish_decision(item, by, changes)
     _publish_notice(item, event)
@@ -227,7 +227,7 @@ def _publish_notice(item: WorkItem, event: WorkItemEvent) -> None:
 
 
 def _numbered(item: WorkItem) -> str:
-    return numbered(item.pk, settings.label(settings.DATABASE))
+    return numbered(item.pk, current_log().label)
 
 
 def _publish(topic: str, payload: Any, key: str, id: str, headers: dict[str, Any] | None = None) -> None:

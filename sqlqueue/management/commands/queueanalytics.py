@@ -16,6 +16,7 @@ from sqlqueue.core.bounds import CENTURY
 from sqlqueue.core.hours import merged
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon
+from sqlqueue.database.log import current_log, home_log, reading_log
 from sqlqueue.exceptions import HorizonUnknown
 from sqlqueue.log.seek import receipt_before
 from sqlqueue.management import arguments
@@ -84,13 +85,13 @@ class Command(SparkCommand):
 
     def horizon(self, options: dict[str, Any]) -> int:
         """Return the horizon of the database that is worked on, or of its replica. Raises HorizonUnknown."""
-        alias = settings.reading_alias
-        if settings.is_replica(alias):
-            horizon = replicated_horizon(alias)
-            self.say(f"read from the replica {alias!r}, up to offset {horizon}")
+        log = reading_log()
+        if settings.is_replica(log.alias):
+            horizon = replicated_horizon(log)
+            self.say(f"read from the replica {log.alias!r}, up to offset {horizon}")
             return horizon
         deadline = time.monotonic() + options["wait"]
-        return Horizon(alias).wait(give_up=lambda: time.monotonic() > deadline)
+        return Horizon(log).wait(give_up=lambda: time.monotonic() > deadline)
 
     def analyse(self, spark: SparkSession, database: str, topic: str, horizon: int, options: dict[str, Any]) -> None:
         """Compute and store one topic's hours on a database; with --dry-run only name the days."""
@@ -100,8 +101,8 @@ class Command(SparkCommand):
         from sqlqueue.spark.topic_rows import TopicRows
 
         root = options["archive"]
-        archive = of_database(root, database, settings.home == settings.DATABASE) if root else None
-        segments = ArchiveSegment.objects.using(settings.DATABASE)
+        archive = of_database(root, database, home_log() == current_log()) if root else None
+        segments = ArchiveSegment.objects.using(current_log().alias)
         if archive:
             try:
                 archive.refuse_elsewhere(segments.ends(topic=topic), topic)
@@ -111,7 +112,7 @@ class Command(SparkCommand):
         if frontiers[MESSAGES] > horizon:  # only a replica's: dead letters up to the archive's end may not be there yet
             raise HorizonUnknown(f"the replica is behind the archive of {topic}: try again when it has caught up")
         done = (0, 0) if options["everything"] else reached(topic, options["receipt_lag"])
-        hours = analyse(TopicRows(spark, settings.reading_alias, topic, horizon, archive, frontiers), *done)
+        hours = analyse(TopicRows(spark, reading_log(), topic, horizon, archive, frontiers), *done)
         if hours is None:
             self.say(f"{topic}: nothing new")
             return
@@ -120,7 +121,7 @@ class Command(SparkCommand):
             return
         days = None if options["everything"] else hours.days
         counts = [
-            self.store(spark, rows, objects.using(settings.DATABASE), topic, days, output_of(options, database, name))
+            self.store(spark, rows, objects.using(current_log().alias), topic, days, output_of(options, database, name))
             for rows, objects, name in (
                 (hours.statistics, HourlyStatistic.objects, "statistics"),
                 (hours.errors, HourlyError.objects, "errors"),
@@ -170,6 +171,6 @@ def output_of(options: dict[str, Any], database: str, name: str) -> str | None:
 
 def reached(topic: str, lag: float) -> tuple[int, int]:
     """Return the offset and the receipt's id above which there may be rows that no run has read; lag: in seconds."""
-    alias = settings.DATABASE
-    offset, hour = HourlyStatistic.objects.using(alias).reached(topic)
-    return offset, receipt_before(alias, hour - timedelta(seconds=lag)) if hour else 0
+    log = current_log()
+    offset, hour = HourlyStatistic.objects.using(log.alias).reached(topic)
+    return offset, receipt_before(log, hour - timedelta(seconds=lag)) if hour else 0

@@ -10,6 +10,7 @@ from django.core.management.base import CommandError
 
 from sqlqueue.conf import settings
 from sqlqueue.core.bounds import CENTURY
+from sqlqueue.database.log import current_log, home_log
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases.archivist import Archivist, archivist
 from sqlqueue.log.archive import newest_receipts
@@ -80,7 +81,7 @@ class Command(SparkCommand):
             for database in self.on_databases(options):
                 topics = self.topics_here(options["topic"])
                 lag = options["receipt_lag"]
-                receipts = newest_receipts(settings.DATABASE, topics, lag) if options["receipts"] else {}
+                receipts = newest_receipts(current_log(), topics, lag) if options["receipts"] else {}
                 if spark is None:
                     for topic in topics:
                         self.preview(topic, options, receipts.get(topic, 0))
@@ -126,8 +127,8 @@ class Command(SparkCommand):
         from sqlqueue.spark.archive import of_database
         from sqlqueue.spark.archiving import archive_topic
 
-        folder = of_database(options["folder"], database, settings.home == settings.DATABASE)
-        with archivist(settings.DATABASE, topic, timeout=options["wait"], say=self.say) as owner:
+        folder = of_database(options["folder"], database, home_log() == current_log())
+        with archivist(current_log(), topic, timeout=options["wait"], say=self.say) as owner:
             for kind in kinds(options):
                 for segment in archive_topic(
                     spark,
@@ -150,9 +151,9 @@ class Command(SparkCommand):
         from sqlqueue.spark.verifying import differences, gaps, unknown_segments
 
         existing(options["folder"])
-        folder = of_database(options["folder"], database, settings.home == settings.DATABASE)
+        folder = of_database(options["folder"], database, home_log() == current_log())
         wrong: list[str] = []
-        with archivist(settings.DATABASE, topic, timeout=options["wait"], say=self.say) as owner:
+        with archivist(current_log(), topic, timeout=options["wait"], say=self.say) as owner:
             for kind in kinds(options):
                 segments = owner.segments(kind)
                 found = differences(spark, segments, folder, kind) + gaps(segments, owner.lost_to(kind))
@@ -164,7 +165,7 @@ class Command(SparkCommand):
     def preview(self, topic: str, options: dict[str, Any], receipts_to: int) -> None:
         """Print how many messages and receipts of a topic would be archived."""
         for kind in kinds(options):
-            waiting = Archivist.waiting(settings.DATABASE, topic, kind, receipts_to)
+            waiting = Archivist.waiting(current_log(), topic, kind, receipts_to)
             self.say(f"{topic}: {waiting:,} {kind} would be archived")
 
 

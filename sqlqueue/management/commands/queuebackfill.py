@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError
 
-from sqlqueue.conf import settings
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
+from sqlqueue.database.log import current_log
 from sqlqueue.log.topics import planned
 from sqlqueue.management import arguments
 from sqlqueue.management.spark import SparkCommand, new_messages, setting
@@ -63,7 +63,7 @@ class Command(SparkCommand):
     def run(self, options: dict[str, Any]) -> None:
         """Publish the rows, or preview them. Raises CommandError and ConfigurationError."""
         # A topic that is refused is refused before Spark starts.
-        topic = planned(settings.DATABASE, options["topic"]).name
+        topic = planned(current_log(), options["topic"]).name
         with self.spark(options) as spark:
             from pyspark.errors import AnalysisException
 

@@ -76,11 +76,11 @@ class Command(QueueCommand):
         operations[options["operation"]](options)
 
     def _list(self, options: dict[str, Any]) -> None:
-        alias = self.reading_alias()
-        if options["topic"] and not has_nothing_of(self.alias, options["topic"], alias):
-            known_topic(alias, options["topic"])
-        topics = [options["topic"]] if options["topic"] else topics_with_dead_letters(alias)
-        found = failures(alias, topics, options["group"])
+        log = self.reading_log()
+        if options["topic"] and not has_nothing_of(self.log, options["topic"], log):
+            known_topic(log, options["topic"])
+        topics = [options["topic"]] if options["topic"] else topics_with_dead_letters(log)
+        found = failures(log, topics, options["group"])
         if options["json"]:
             self.as_json({"kinds": found.kinds, "topics_with_more": found.unread, "hidden": found.hidden})
             return
@@ -107,11 +107,13 @@ class Command(QueueCommand):
             self.say(f"Topic {topic!r} has more than were read.")
 
     def _show(self, options: dict[str, Any]) -> None:
-        alias = self.reading_alias()
-        dead_letter = Message.objects.using(alias).dead_letters().filter(offset=options["offset"]).defer("body").first()
+        log = self.reading_log()
+        dead_letter = (
+            Message.objects.using(log.alias).dead_letters().filter(offset=options["offset"]).defer("body").first()
+        )
         if dead_letter is None:
             raise CommandError(f"there is no dead letter at offset {options['offset']}: `queuedlq list` names samples")
-        body = bodies(alias, Message, [dead_letter.pk]).get(dead_letter.pk)
+        body = bodies(log, Message, [dead_letter.pk]).get(dead_letter.pk)
         values = {
             "offset": dead_letter.offset,
             "topic": dead_letter.original_topic,
@@ -149,7 +151,7 @@ class Command(QueueCommand):
             raise CommandError("there are no such dead letters: nothing to replay")
         self.confirm(f"Deliver {count} dead letters of topic {options['topic']!r} again?", options)
         request = request_replay(
-            self.alias,
+            self.log,
             options["topic"],
             group=options["group"],
             fingerprint=options["fingerprint"],
@@ -195,8 +197,8 @@ class Command(QueueCommand):
 
     def _chosen(self, options: dict[str, Any]) -> tuple[int, int]:
         """Return how many dead letters the options choose, and the offset of the last one."""
-        known_topic(self.alias, options["topic"])
-        return _choice(options).extent(self.alias)
+        known_topic(self.log, options["topic"])
+        return _choice(options).extent(self.log)
 
 
 def _add_choice(parser: ArgumentParser) -> None:

@@ -17,6 +17,7 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.registry import registry
 from sqlqueue.core.logfmt import printable
 from sqlqueue.core.setting.queue import MOST_THREADS
+from sqlqueue.database.log import current_log
 from sqlqueue.database.server_checks import describe
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
@@ -53,7 +54,7 @@ class Command(QueueCommand):
         findings = list(_check_findings())
         diagnostics = None
         if not settings.problems():
-            diagnostics = read(self.alias, _handlers(), options["processes"], options["threads"])
+            diagnostics = read(self.log, _handlers(), options["processes"], options["threads"])
             findings += examine(diagnostics)
         levels = [finding.level for finding in findings]
         if options["json"]:
@@ -89,7 +90,7 @@ def _about(diagnostics: Diagnostics | None) -> dict[str, str]:
     about = {"sqlqueue": sqlqueue.__version__, "Django": django.__version__, "Python": platform.python_version()}
     if diagnostics is None:
         return about
-    return {**about, "database": describe(settings.DATABASE), "isolation": diagnostics.limits.isolation}
+    return {**about, "database": describe(current_log()), "isolation": diagnostics.limits.isolation}
 
 
 def _check_findings() -> Iterator[Diagnosis]:

@@ -66,13 +66,13 @@ class Command(QueueCommand):
         operations[options["operation"]](options)
 
     def _list(self, options: dict[str, Any]) -> None:
-        alias = self.reading_alias()
-        if options["topic"] and not has_nothing_of(self.alias, options["topic"], alias):
-            known_topic(alias, options["topic"])
-        groups = [one for one in survey(alias).groups if options["topic"] in ("", one.topic)]
+        log = self.reading_log()
+        if options["topic"] and not has_nothing_of(self.log, options["topic"], log):
+            known_topic(log, options["topic"])
+        groups = [one for one in survey(log).groups if options["topic"] in ("", one.topic)]
         starts = {
             (topic, group): (start, created)
-            for topic, group, start, created in ConsumerGroup.objects.using(alias).values_list(
+            for topic, group, start, created in ConsumerGroup.objects.using(log.alias).values_list(
                 "topic", "consumer_group", "start", "created_at"
             )
         }
@@ -151,10 +151,10 @@ class Command(QueueCommand):
     def _moves(self, options: dict[str, Any]) -> Moves:
         if bool(options["group"]) == options["all_groups"]:
             raise CommandError("name groups with --group NAME (repeatable), or give --all-groups")
-        topic = known_topic(self.alias, options["topic"])
-        groups = known_groups(self.alias, topic.name, options["group"])
-        partition = checked_partition(self.alias, topic, options["partition"])
-        moves = Moves(self.alias, topic.name, groups, offset_above(self.alias, options["target"]), partition)
+        topic = known_topic(self.log, options["topic"])
+        groups = known_groups(self.log, topic.name, options["group"])
+        partition = checked_partition(self.log, topic, options["partition"])
+        moves = Moves(self.log, topic.name, groups, offset_above(self.log, options["target"]), partition)
         if not options["json"]:
             moves.show(self)
         return moves
@@ -186,8 +186,8 @@ class Command(QueueCommand):
             self.say(done, done=True)
 
     def _acknowledge(self, options: dict[str, Any]) -> None:
-        topic = known_topic(self.alias, options["topic"]).name
-        [group] = known_groups(self.alias, topic, [options["group"]])
+        topic = known_topic(self.log, options["topic"]).name
+        [group] = known_groups(self.log, topic, [options["group"]])
         which = {"ids": options["id"], "key": options["key"], "offsets": options["offset"]}
         try:
             count = preview(topic, group, **which)
@@ -201,9 +201,9 @@ class Command(QueueCommand):
         self.say(f"{acknowledge(topic, group, **which)} acknowledged.", done=True)
 
     def _remove(self, options: dict[str, Any]) -> None:
-        topic = known_topic(self.alias, options["topic"])
-        [group] = known_groups(self.alias, topic.name, [options["group"]])
-        seen = survey(self.alias).group(topic.name, group)
+        topic = known_topic(self.log, options["topic"])
+        [group] = known_groups(self.log, topic.name, [options["group"]])
+        seen = survey(self.log).group(topic.name, group)
         self.say(_loss(group, topic.name, seen))
         if seen is not None and seen.subscribers and not options["force"]:
             raise CommandError(
@@ -214,7 +214,7 @@ class Command(QueueCommand):
             self.say("Nothing was done.")
             return
         self.confirm(f"Remove group {group!r} from topic {topic.name!r}?", options)
-        remove(self.alias, group, topic.name)
+        remove(self.log, group, topic.name)
         self.say("Removed. Collection no longer waits for it; its dead letters are kept.", done=True)
 
 

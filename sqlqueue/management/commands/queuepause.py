@@ -25,11 +25,11 @@ class PausingCommand(QueueCommand):
     def label(self, options: dict[str, Any]) -> str:
         """Return how messages name the topic or group; raise ConfigurationError if it does not exist."""
         if options["group"]:
-            known_groups(self.alias, options["topic"], [options["group"]])
+            known_groups(self.log, options["topic"], [options["group"]])
             return f"group {options['group']!r} of topic {options['topic']!r}"
-        if has_nothing_of(self.alias, options["topic"]):  # what comes to this database later is meant, too
-            topic_info(self.alias, options["topic"])
-        known_topic(self.alias, options["topic"])
+        if has_nothing_of(self.log, options["topic"]):  # what comes to this database later is meant, too
+            topic_info(self.log, options["topic"])
+        known_topic(self.log, options["topic"])
         return f"topic {options['topic']!r}"
 
 
@@ -41,7 +41,7 @@ class Command(PausingCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Pause the topic or the group."""
         label = self.label(options)
-        if pause(self.alias, options["topic"], options["group"]):
+        if pause(self.log, options["topic"], options["group"]):
             self.say(
                 f"Paused {label}. No handler starts from a second on; running handlers finish, and messages are kept.",
                 done=True,

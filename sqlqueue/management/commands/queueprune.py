@@ -46,14 +46,14 @@ class Command(QueueCommand):
         if options["json"] and not (options["no_input"] or options["dry_run"]):
             raise CommandError("--json needs --no-input or --dry-run: it asks no questions")
         wanted = self._wanted(options)
-        found = to_prune(self.alias, wanted).count()
+        found = to_prune(self.log, wanted).count()
         deleted = 0
         if not options["json"]:
             self.say(f"There are {found} results of finished tasks to prune.")
         if found and not options["dry_run"]:
             self.confirm(f"Delete {found} results of tasks?", options)
             with self.progress("prune", found) as progress:
-                for some in prune(self.alias, wanted):
+                for some in prune(self.log, wanted):
                     deleted += some
                     progress.reach(deleted)
         if options["json"]:

@@ -38,16 +38,16 @@ class Command(QueueCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Count, ask and purge. Raises CommandError if --json would need a question."""
-        topic = known_topic(self.alias, options["topic"])
-        through = None if options["before"] is None else offset_above(self.alias, options["before"])
-        found = preview(self.alias, topic.name, through)
+        topic = known_topic(self.log, options["topic"])
+        through = None if options["before"] is None else offset_above(self.log, options["before"])
+        found = preview(self.log, topic.name, through)
         unsettled = options["unsettled"]
         if options["json"] and not (options["no_input"] or options["dry_run"]):
             raise CommandError("--json needs --no-input or --dry-run: it asks no questions")
         if not options["json"]:
             self._show(found)
             with translation.override(None):
-                for text in texts(effects.unsettled(self.alias, topic.name)):
+                for text in texts(effects.unsettled(self.log, topic.name)):
                     self.say(f"{text}: the purge leaves them.")
         deleted, skipped = 0, []
         if not options["dry_run"]:
@@ -55,7 +55,7 @@ class Command(QueueCommand):
             question = f"Purge topic {topic.name!r} up to offset {found.through}?{over}"
             if found.messages or unsettled:
                 self.confirm(question, options)
-            done = purge(self.alias, topic.name, through=found.through, unsettled=unsettled)
+            done = purge(self.log, topic.name, through=found.through, unsettled=unsettled)
             deleted, skipped = self._delete(topic.name, found.messages), done.skipped
         if options["json"]:
             counted: dict[str, Any] = {
@@ -65,7 +65,7 @@ class Command(QueueCommand):
             }
             counted |= {
                 "unsettled": found.unsettled,
-                "effects": {name: asdict(each) for name, each in effects.unsettled(self.alias, topic.name).items()},
+                "effects": {name: asdict(each) for name, each in effects.unsettled(self.log, topic.name).items()},
             }
             self.as_json({**counted, "deleted": deleted, "skipped": skipped})
         elif options["dry_run"]:
@@ -85,7 +85,7 @@ class Command(QueueCommand):
         deleted, more = 0, True
         with self.progress("purge", total) as progress:
             while more:
-                some, more = delete_purged(self.alias, topic, BATCHES)
+                some, more = delete_purged(self.log, topic, BATCHES)
                 deleted += some
                 progress.reach(deleted)
         return deleted

@@ -25,12 +25,12 @@ class Command(QueueCommand):
         """Count, ask and recover. Raises CommandError if --json would need a question."""
         if options["json"] and not (options["no_input"] or options["dry_run"]):
             raise CommandError("--json needs --no-input or --dry-run: it asks no questions")
-        found = preview(self.alias)
+        found = preview(self.log)
         if not options["json"]:
             self._show(found)
         if not options["dry_run"]:
             self.confirm("Free all leases, with new fencing tokens?", options)
-            found = recover(self.alias)
+            found = recover(self.log)
         if options["json"]:
             self.as_json({**found._asdict(), "done": not options["dry_run"]})
         elif options["dry_run"]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from sqlqueue.conf import settings
 from sqlqueue.core.keys import GROUP_LENGTH, checked_name, checked_topic
+from sqlqueue.database.log import all_logs, current_log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.topics import planned
 from sqlqueue.management import arguments
@@ -60,7 +60,7 @@ class Command(SparkCommand):
         """Publish the range, or count it. Raises CommandError and ConfigurationError."""
         topic = checked_topic(options["topic"])
         # A topic that is refused is refused before Spark starts.
-        into = planned(settings.DATABASE, options["into"] or topic).name
+        into = planned(current_log(), options["into"] or topic).name
         chosen = {name: options[name] for name in ("first", "last", "since", "until", "key")}
         if not options["all"] and all(value in (None, "") for value in chosen.values()):
             raise CommandError("name a range (--from, --to, --since, --until, --key), or give --all")
@@ -98,6 +98,6 @@ def check_group(group: str, topic: str) -> None:
     if not group:
         return
     checked_name(group, "group", GROUP_LENGTH)
-    groups = (ConsumerGroup.objects.using(alias) for alias in settings.aliases)
+    groups = (ConsumerGroup.objects.using(log.alias) for log in all_logs())
     if not any(each.filter(topic=topic, consumer_group=group).exists() for each in groups):
         raise ConfigurationError(f"group {group!r} does not read topic {topic!r}, and would never get the messages")

@@ -70,13 +70,13 @@ class Command(QueueCommand):
         operations[options["operation"]](options)
 
     def _order(self, options: dict[str, Any]) -> None:
-        topic = known_topic(self.alias, options["topic"])
-        [group] = known_groups(self.alias, topic.name, [options["group"]])
-        low = 0 if options["start"] is None else offset_above(self.alias, options["start"])
-        high = None if options["end"] is None else offset_above(self.alias, options["end"])
+        topic = known_topic(self.log, options["topic"])
+        [group] = known_groups(self.log, topic.name, [options["group"]])
+        low = 0 if options["start"] is None else offset_above(self.log, options["start"])
+        high = None if options["end"] is None else offset_above(self.log, options["end"])
         waiting = WaitingDeliveries(topic.name, group, options["which"], options["error"], low, high, options["key"])
-        waiting.check(self.alias)
-        count = waiting.count(self.alias)
+        waiting.check(self.log)
+        count = waiting.count(self.log)
         deliveries = f"{count}{' or more' if count == MOST_COUNTED else ''} deliveries"
         if options["dry_run"]:
             self.say(f"{deliveries} would be rescheduled. Nothing was done.")
@@ -85,7 +85,7 @@ class Command(QueueCommand):
             raise CommandError(f"no such delivery of group {group!r} is waiting: nothing to do")
         self.confirm(f"Reschedule {deliveries} of group {group!r} of topic {topic.name!r}?", options)
         request = request_rescheduling(
-            self.alias,
+            self.log,
             waiting,
             delay=options["delay"],
             attempts=options["attempts"],

@@ -16,7 +16,7 @@ class Command(PausingCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Resume the topic or the group."""
         label = self.label(options)
-        if resume(self.alias, options["topic"], options["group"]):
+        if resume(self.log, options["topic"], options["group"]):
             self.say(f"Resumed {label}.", done=True)
         else:
             self.say(f"There was nothing to do: {label} was not paused.")

@@ -52,8 +52,8 @@ class Command(QueueCommand):
         operations[options["operation"]](options)
 
     def _list(self, options: dict[str, Any]) -> None:
-        alias = self.reading_alias()
-        found = schedules(alias)
+        log = self.reading_log()
+        found = schedules(log)
         if options["json"]:
             self.as_json(found)
             return
@@ -82,12 +82,12 @@ class Command(QueueCommand):
 
     def _upcoming(self, options: dict[str, Any]) -> None:
         if options["name"]:
-            definition_of(self.alias, options["name"])
-        found = upcoming(self.alias, options["days"], options["name"])
+            definition_of(self.log, options["name"])
+        found = upcoming(self.log, options["days"], options["name"])
         if options["json"]:
             self.as_json([tick._asdict() for tick in found])
             return
-        if not found and not schedules(self.alias):
+        if not found and not schedules(self.log):
             self.say(NONE_STORED)
             return
         if not found:
@@ -98,18 +98,18 @@ class Command(QueueCommand):
             self.note(f"There may be more: {MOST_UPCOMING:,} are shown at most.")
 
     def _pause(self, options: dict[str, Any]) -> None:
-        changed = pause(self.alias, options["name"])
+        changed = pause(self.log, options["name"])
         self.say(f"{options['name']} {'is paused' if changed else 'was already paused'}.", done=changed)
 
     def _resume(self, options: dict[str, Any]) -> None:
-        changed = resume(self.alias, options["name"])
+        changed = resume(self.log, options["name"])
         self.say(f"{options['name']} {'is resumed' if changed else 'was not paused'}.", done=changed)
 
     def _run(self, options: dict[str, Any]) -> None:
-        self.say(f"Published {run_now(self.alias, options['name']).id}.", done=True)
+        self.say(f"Published {run_now(self.log, options['name']).id}.", done=True)
 
     def _remove(self, options: dict[str, Any]) -> None:
-        remove(self.alias, options["name"])
+        remove(self.log, options["name"])
         self.say(f"{options['name']} is removed.", done=True)
 
 

@@ -132,8 +132,8 @@ class Command(QueueCommand):
                 self.say_lines(error.rstrip("\n"))
 
     def _show_queue(self, options: dict[str, Any]) -> None:
-        alias = self.reading_alias()
-        stats = survey(alias)
+        log = self.reading_log()
+        stats = survey(log)
         wanted_topics, wanted_groups = options["topic"], options["group"]
         groups = [
             group
@@ -146,7 +146,7 @@ class Command(QueueCommand):
             self.as_json(_plain(stats, topics, groups), one_line=options["watch"])
             return
         self.say(
-            f"{stats.taken_at:%Y-%m-%d %H:%M:%S} UTC, {alias}: {describe(alias)}."
+            f"{stats.taken_at:%Y-%m-%d %H:%M:%S} UTC, {log.alias}: {describe(log)}."
             f" Consumer processes alive: {stats.subscribers}. Highest offset: {stats.highest_offset}."
         )
         with translation.override(None):

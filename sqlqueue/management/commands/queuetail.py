@@ -61,14 +61,14 @@ class Command(QueueCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Print the messages until Ctrl-C, --limit, or the end of the log. Raises ConfigurationError."""
         limit = options["limit"]
-        topic = known_topic(self.alias, options["topic"])
+        topic = known_topic(self.log, options["topic"])
         if options["group"] is not None:
-            known_groups(self.alias, topic.name, [options["group"]])
-        partition = checked_partition(self.alias, topic, options["partition"])
+            known_groups(self.log, topic.name, [options["group"]])
+        partition = checked_partition(self.log, topic, options["partition"])
         key, where = options["key"], _filter(options["where"])
         of_key = None if not key or topic.name.endswith(DEAD_LETTER_SUFFIX) else key
-        tail = Tail(self.alias, topic, offset_above(self.alias, options["start"]), partition, of_key)
-        last = highest_offset(self.alias) if options["no_follow"] else None
+        tail = Tail(self.log, topic, offset_above(self.log, options["start"]), partition, of_key)
+        last = highest_offset(self.log) if options["no_follow"] else None
 
         def wanted(message: Message) -> bool:
             for_group = options["group"] is None or message.target_group in ("", options["group"])
@@ -116,7 +116,7 @@ class Command(QueueCommand):
             if retries.classify(error) is not retries.ErrorKind.GONE:
                 raise
             self.note(f"the database does not answer: {error}")
-            retries.drop_connection(self.alias)
+            retries.drop_connection(self.log)
             tail.forget()
             return []
 

@@ -17,6 +17,7 @@ from sqlqueue.core.effects import Count, texts
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.setting.topics import ACKED, HISTORIES, MOST_PARTITIONS, MOST_PRIORITIES
 from sqlqueue.database import clock
+from sqlqueue.database.log import all_logs, home_log
 from sqlqueue.log.seek import offset_before
 from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, differences, of_settings, override, told
 from sqlqueue.log.topics import existing, topic_info
@@ -101,8 +102,8 @@ class Command(QueueCommand):
     # -- list ---------------------------------------------------------------------------------------------------------
 
     def _list(self, options: dict[str, Any]) -> None:
-        alias = self.reading_alias()
-        found = survey(alias)
+        log = self.reading_log()
+        found = survey(log)
         groups = {topic.name: [one.group for one in found.groups if one.topic == topic.name] for topic in found.topics}
         if options["json"]:
             self.as_json(
@@ -132,7 +133,7 @@ class Command(QueueCommand):
     def _create(self, options: dict[str, Any]) -> None:
         name = options["topic"]
         topic = planned_topic(name, options["partitions"], options["priorities"], _overrides(options))
-        if Topic.objects.using(self.alias).filter(name=name).exists():
+        if Topic.objects.using(self.log.alias).filter(name=name).exists():
             raise CommandError(f"topic {name!r} is there already: `queuetopic alter` changes what can be changed")
         self.say(
             f"Topic {name!r}: {topic.partitions} partitions, {topic.priorities} priorities, retention"
@@ -143,8 +144,8 @@ class Command(QueueCommand):
         if options["dry_run"]:
             self.say("Nothing was done.")
             return
-        create_topic(self.alias, topic)
-        present = open_block(self.alias, name).partitions
+        create_topic(self.log, topic)
+        present = open_block(self.log, name).partitions
         if present != topic.partitions:
             self.note(
                 f"a topic of this name had {present} partitions when it was dropped, and goes on with them:"
@@ -155,13 +156,13 @@ class Command(QueueCommand):
     # -- alter --------------------------------------------------------------------------------------------------------
 
     def _alter(self, options: dict[str, Any]) -> None:
-        if has_nothing_of(self.alias, options["topic"]):
+        if has_nothing_of(self.log, options["topic"]):
             self.say(f"Nothing of topic {options['topic']!r} has come to this database yet: it is made here first.")
             if options["dry_run"]:
                 self.say("Nothing was done.")
                 return
-            topic_info(self.alias, options["topic"])
-        topic = known_topic(self.alias, options["topic"])
+            topic_info(self.log, options["topic"])
+        topic = known_topic(self.log, options["topic"])
         given = _overrides(options)
         if options["partitions"] is not None or options["abort"]:
             if given or options["as_settings"] or (options["abort"] and options["partitions"] is not None):
@@ -184,15 +185,15 @@ class Command(QueueCommand):
             return
         if released:
             self.confirm(f"Change topic {topic.name!r}?", options)
-        override(self.alias, topic.name, values)
+        override(self.log, topic.name, values)
         self.say("Changed. What the settings say otherwise is overridden.", done=True)
 
     def _released(self, topic: Topic, retention: float | None) -> int:
         """Say how many messages a shorter retention releases at once, and return that."""
         if retention is None or (topic.retention is not None and topic.retention <= retention):
             return 0
-        through = offset_before(self.alias, clock.now(self.alias) - timedelta(seconds=retention))
-        found = preview(self.alias, topic.name, through)
+        through = offset_before(self.log, clock.now(self.log) - timedelta(seconds=retention))
+        found = preview(self.log, topic.name, through)
         if found.messages:
             acked = settings.topic(topic.name).retention_from == ACKED
             when = "so long after" if acked else "as soon as"
@@ -212,11 +213,11 @@ class Command(QueueCommand):
     # -- drop ---------------------------------------------------------------------------------------------------------
 
     def _drop(self, options: dict[str, Any]) -> None:
-        name = known_topic(self.alias, options["topic"]).name
+        name = known_topic(self.log, options["topic"]).name
         self._refuse_to_drop_first(name)
         if options["json"] and not (options["no_input"] or options["dry_run"]):
             raise CommandError("--json needs --no-input or --dry-run: it asks no questions")
-        found = preview_drop(self.alias, name)
+        found = preview_drop(self.log, name)
         if not options["json"]:
             self._show_losses(name, found)
         if not options["dry_run"]:
@@ -229,7 +230,7 @@ class Command(QueueCommand):
                 "drop",
                 found.messages + found.scheduled + found.dead_letters + found.of_effects,
             ) as progress:
-                drop(self.alias, name, unsettled=options["unsettled"], deleted=progress.reach)
+                drop(self.log, name, unsettled=options["unsettled"], deleted=progress.reach)
         if options["json"]:
             self.as_json({**asdict(found), "dropped": not options["dry_run"]})
         elif options["dry_run"]:
@@ -240,10 +241,10 @@ class Command(QueueCommand):
     def _refuse_to_drop_first(self, name: str) -> None:
         """Refuse to drop a topic on DATABASE's database, which fixes its databases, before it is dropped on the
         others."""
-        others = [alias for alias in settings.aliases if alias != self.alias] if self.alias == settings.home else []
-        for alias in others:
-            if existing(alias, {name}):
-                database = settings.label(alias)
+        others = [log for log in all_logs() if log != self.log] if self.log == home_log() else []
+        for log in others:
+            if existing(log, {name}):
+                database = log.label
                 raise CommandError(
                     f"topic {name!r} is on database {database!r}, too: drop it there first, with --database {database}"
                 )

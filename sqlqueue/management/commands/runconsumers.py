@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from argparse import ArgumentParser
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
@@ -31,6 +32,7 @@ from sqlqueue.core.keys import did_you_mean
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition_numbers import Numbers, numbers_text
 from sqlqueue.core.setting.queue import MOST_THREADS
+from sqlqueue.database.log import Log, all_logs, current_log
 from sqlqueue.database.server_checks import describe, write_refused
 from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import ConfigurationError
@@ -97,7 +99,7 @@ class Command(BaseCommand):
         refuse_broken_texts(options)
         logs.show(options["verbosity"])
         if not (options["check"] or options["drain"] or settings.problems() or settings.several):
-            wait_for_database(settings.DATABASE)
+            wait_for_database(current_log())
         reload = (
             django_settings.DEBUG
             and options["processes"] > 0
@@ -109,10 +111,10 @@ class Command(BaseCommand):
         consumers = self._validate(options)
         if options["check"]:
             self.stdout.write(self._plan(consumers, options))
-            for alias in self._answering:
-                for one in all_differences(alias):
+            for log in self._answering:
+                for one in all_differences(log):
                     text = "overridden, so it stays" if one.overridden else f"{told(one.wanted)} once consumers start"
-                    there = f" on database {settings.label(alias)!r}" if settings.several else ""
+                    there = f" on database {log.label!r}" if settings.several else ""
                     self.stdout.write(f"{one.option} of topic {one.topic!r}{there}: {told(one.stored)}, {text}")
             self.stdout.write(self.style.SUCCESS("All is well."))
         elif reload:
@@ -142,15 +144,16 @@ class Command(BaseCommand):
         if long := [f"{name} (timeout={limit:g}s)" for name, limit in limits_set(consumers) if limit > LONG]:
             logs.logger.info(logfmt("long_handlers", handlers=", ".join(long), meaning=LONG_MEANING))
         # A database that does not answer has its settings applied once it does.
-        late = [SettingsTask(each) for each in self._aliases if each not in self._answering or apply_settings(each)]
+        late = [SettingsTask(each) for each in self._logs if each not in self._answering or apply_settings(each)]
         connections.close_all()
         ports = Endpoints(_address(options, "health"), _address(options, "metrics"))
         for task in late:
             task.start()
-        served, began = self._aliases if settings.several else ("",), time.monotonic()
+        served: Sequence[Log | None] = self._logs if settings.several else (None,)
+        began = time.monotonic()
         try:
             if options["processes"] == 0:
-                serve(replace(worker_options, alias=served[0]), subscriber_name(), None, Liveness(), ports)
+                serve(replace(worker_options, log=served[0]), subscriber_name(), None, Liveness(), ports)
                 self._say_what_waits(consumers, options, began)
                 return
             status = Supervisor(worker_options, options["processes"], ports, served).run()
@@ -180,11 +183,11 @@ class Command(BaseCommand):
             if options[name] is not None:
                 whole(options[name], f"--{name}", most, problems, least)
         problems += self._ports(options)
-        self._aliases: tuple[str, ...] = ()
-        self._answering: list[str] = []
+        self._logs: tuple[Log, ...] = ()
+        self._answering: list[Log] = []
         if not settings.problems():
             problems += self._choose_databases(options)
-        found = run_checks(tags=[TAG], databases=self._answering or list(self._aliases[:1]))
+        found = run_checks(tags=[TAG], databases=[log.alias for log in self._answering or self._logs[:1]])
         if options["threads"] and not settings.problems():  # not THREADS, which the check goes by
             found = [message for message in found if message.id != POOL] + pool_problems(options["threads"])
         if not any(message.level >= ERROR for message in found):
@@ -196,9 +199,9 @@ class Command(BaseCommand):
                 self.stderr.write(self.style.WARNING(f"{message.msg} ({message.id}): {message.hint}"))
         consumers: list[Consumer] = []
         if not problems:
-            for alias in self._answering:
-                if pending_migrations(alias):
-                    where = "" if alias == DEFAULT_DB_ALIAS else f" --database {alias}"
+            for log in self._answering:
+                if pending_migrations(log):
+                    where = "" if log.alias == DEFAULT_DB_ALIAS else f" --database {log.alias}"
                     text = f"the queue's tables are not up to date: run `python manage.py migrate sqlqueue{where}`"
                     problems.append(text)
             try:
@@ -219,32 +222,32 @@ class Command(BaseCommand):
         if unknown := [name for name in options["database"] if name not in settings.aliases]:
             hint = did_you_mean(unknown[0], settings.aliases)
             return [f"--database {unknown[0]}: neither DATABASE nor a topic's 'databases' name it.{hint}"]
-        self._aliases = tuple(dict.fromkeys(options["database"])) or settings.aliases
-        if options["processes"] == 0 and len(self._aliases) > 1:
+        self._logs = tuple(Log.of(alias) for alias in dict.fromkeys(options["database"])) or all_logs()
+        if options["processes"] == 0 and len(self._logs) > 1:
             return ["--processes 0 serves one database, in this process: say which with --database"]
-        self._answering = [alias for alias in self._aliases if len(self._aliases) == 1 or self._answers(alias)]
+        self._answering = [log for log in self._logs if len(self._logs) == 1 or self._answers(log)]
         return []
 
-    def _answers(self, alias: str) -> bool:
+    def _answers(self, log: Log) -> bool:
         """Tell whether a database answers and takes writes: the others are served all the same, and it is once it
         does."""
         problem = [f"does not answer, and is served once it does: not within {ANSWER_TIMEOUT:g} seconds"]
 
         def connect() -> None:
             try:
-                connections[alias].ensure_connection()
-                refused = write_refused(alias)
+                log.connection.ensure_connection()
+                refused = write_refused(log)
                 problem[:] = [f"takes no writes, and is served once it does: {refused}"] if refused else []
             except DatabaseError as error:
                 problem[:] = [f"does not answer, and is served once it does: {error}"]
             finally:
-                connections[alias].close()
+                log.connection.close()
 
         asking = threading.Thread(target=connect, daemon=True)
         asking.start()
         asking.join(ANSWER_TIMEOUT)
         if problem:
-            self.stderr.write(self.style.WARNING(f"database {settings.label(alias)!r} {problem[0]}"))
+            self.stderr.write(self.style.WARNING(f"database {log.label!r} {problem[0]}"))
         return not problem
 
     def _partitions(self, consumers: list[Consumer], asked: Numbers | None) -> list[str]:
@@ -252,11 +255,11 @@ class Command(BaseCommand):
         if asked is None or not consumers:
             return []
         counts = {name: settings.topic(name).partitions for name in {each.topic for each in consumers}}
-        for alias in self._answering:
-            stored = Topic.objects.using(alias).filter(name__in=counts)
+        for log in self._answering:
+            stored = Topic.objects.using(log.alias).filter(name__in=counts)
             counts.update(stored.values_list("name", "partitions"))
-            for topic in layouts.altered(alias).intersection(counts):
-                counts[topic] = max(epoch.partitions for epoch in layouts.epochs(alias, topic))
+            for topic in layouts.altered(log).intersection(counts):
+                counts[topic] = max(epoch.partitions for epoch in layouts.epochs(log, topic))
         name = max(counts, key=lambda topic: counts[topic])
         if min(asked) < counts[name]:
             return []
@@ -290,7 +293,7 @@ class Command(BaseCommand):
             threads=options["threads"] or settings.THREADS,
             drain=options["drain"],
             partitions=numbers_text(options["partitions"]) or "all",
-            database=", ".join(f"{alias}: {describe(alias)}" for alias in self._answering),
+            database=", ".join(f"{log.alias}: {describe(log)}" for log in self._answering),
             lease=settings.LEASE_DURATION,
             handlers=handlers,
         )

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.benchmarks.fleet.host import topics_and_groups
+from tests.logs import LOG
 from tests.processes import ROOT
 from tests.servers.mariadb import PrivateMariaDB
 
@@ -98,7 +99,7 @@ class Measurement:
         from sqlqueue.log.groups import register
 
         for topic, group in topics_and_groups(self.arguments.groups):
-            register("default", group, topic)
+            register(LOG, group, topic)
         try:
             began = time.monotonic()
             for _ in range(self.arguments.processes):

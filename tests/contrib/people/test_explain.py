@@ -20,6 +20,7 @@ from tests.database.plans import Recorder, an_index_if_there_is_one, full_scans
 from tests.database.statistics import analyze
 from tests.database.test_explain import recorder, topics  # noqa: F401  fixtures
 from tests.factories import now
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -48,19 +49,19 @@ def test_work_items_are_found_by_an_index(recorder: Recorder, settings: Any) -> 
     )
     analyze("sqlqueue_work_item", "sqlqueue_work_item_event")
     recorder.statements.clear()
-    offset = highest_offset("default")
+    offset = highest_offset(LOG)
     with connection.execute_wrapper(recorder):
         lease = HeldLease(PartitionRef("g", "t", 0, 0), 1, 2)
         with transaction.atomic():
-            items.write("default", lease, [EffectWrite(offset, 1, WORK_ITEMS, HandedOver("", None))])
+            items.write(LOG, lease, [EffectWrite(offset, 1, WORK_ITEMS, HandedOver("", None))])
         item = WorkItem.objects.get(message_offset=offset, fencing_token=2)
-        own_work("default", "user7", ["t"], ["many"])
-        open_work("default", ["t"])
+        own_work(LOG, "user7", ["t"], ["many"])
+        open_work(LOG, ["t"])
         work.add_comment(item.pk, "ann", "hm")
         work.finish(item.pk, 0, "ann", {})
         list(item.events.order_by("-pk")[:10])
         settings.SQLQUEUE_PEOPLE = {"RETENTION": 0}
-        assert collect("default") > 0
+        assert collect(LOG) > 0
     statements = [one for one in recorder.statements.values() if "work_item" in one[0]]
     assert len(statements) >= 10
     with an_index_if_there_is_one():

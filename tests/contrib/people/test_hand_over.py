@@ -18,6 +18,7 @@ from sqlqueue.operations.move import move
 from sqlqueue.testing import drain
 from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming, states, watermark
+from tests.logs import LOG
 from tests.processes import wait_until
 from tests.servers.processlist import end_this_threads_connection
 
@@ -107,7 +108,7 @@ class TestHandedOver:
         host = consuming.start()
         assert started.wait(60)
         with transaction.atomic():
-            revoke("default", "default", "t")
+            revoke(LOG, "default", "t")
         host.subscriber.ownership.balance = lambda *_: False  # it takes nothing again
         go.set()
         wait_until(lambda: not host.subscriber.dispatcher.outstanding)
@@ -122,7 +123,7 @@ class TestHandedOver:
         publish("t", {"amount": 502}, key="done")
         consuming.drain()
         WorkItem.objects.filter(partition_key="done").update(state="done")
-        move("default", "default", "t", 0)
+        move(LOG, "default", "t", 0)
         consuming.drain()
         found = WorkItem.objects.order_by("id").values_list("partition_key", "state")
         assert sorted(found) == [("done", "done"), ("done", "open"), ("open", "open")]

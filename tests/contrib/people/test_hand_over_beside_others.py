@@ -11,6 +11,7 @@ from sqlqueue.conf import settings as options
 from sqlqueue.contrib.people import ahand_over, work_on
 from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.core.new_message import NewMessage
+from sqlqueue.database.log import Log
 from sqlqueue.models import Message
 from sqlqueue.stats.survey import survey
 from tests.app.models import Effect
@@ -83,7 +84,7 @@ def test_a_batch_that_is_taken_apart_spends_no_retry_budget(consuming: Consuming
     publish_many("t", range(40))
     consuming.drain()
     assert WorkItem.objects.count() == 20
-    assert not survey(options.DATABASE).groups[0].budget_spent
+    assert not survey(Log.of(options.DATABASE)).groups[0].budget_spent
 
 
 @pytest.mark.parametrize("error", [HandOver("look"), Retry("again", delay=0), ValueError("no")], ids=repr)

@@ -19,6 +19,7 @@ from sqlqueue.stats.survey import survey
 from sqlqueue.stats.topics import TopicSurvey
 from tests.admin.test_overview import page, words
 from tests.contrib.people.test_work import item_of
+from tests.logs import LOG
 from tests.management.running import run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -41,7 +42,7 @@ def work() -> None:
 
 
 def topic(name: str) -> TopicSurvey:
-    return next(one for one in survey("default").topics if one.name == name)
+    return next(one for one in survey(LOG).topics if one.name == name)
 
 
 def gauges() -> list[Any]:
@@ -78,4 +79,4 @@ def test_without_any_nothing_is_said(work: None, staff: Callable[..., Client]) -
     assert "work items" not in run("queuestatus").out
     assert "0 open work items, 0 overdue work items" in run("queuedoctor").out
     assert "work item" not in words(page(staff("view_overview", "view_workitem"))).partition("Attention")[2]
-    assert not [one for one in attention.findings(survey("default")) if one.kind == "overdue_work_items"]
+    assert not [one for one in attention.findings(survey(LOG)) if one.kind == "overdue_work_items"]

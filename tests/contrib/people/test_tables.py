@@ -11,6 +11,7 @@ from sqlqueue.consumers.process.start import missing_table
 from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.database.router import Router
 from sqlqueue.database.tables import labels, pending_migrations
+from tests.logs import LOG
 from tests.test_checks import Elsewhere
 
 
@@ -30,19 +31,19 @@ def test_models_that_are_routed_elsewhere_are_an_error() -> None:
 
 @pytest.mark.django_db
 def test_a_migration_of_the_app_that_is_missing_is_pending() -> None:
-    assert not pending_migrations("default")
+    assert not pending_migrations(LOG)
     MigrationRecorder(connection).record_unapplied("sqlqueue_people", "0001_initial")
-    assert pending_migrations("default")
-    assert not pending_migrations("default", "sqlqueue")
+    assert pending_migrations(LOG)
+    assert not pending_migrations(LOG, "sqlqueue")
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_table_of_the_app_that_is_missing_is_found() -> None:
-    assert missing_table("default") is None
+    assert missing_table(LOG) is None
     with connection.schema_editor() as editor:
         editor.execute("ALTER TABLE sqlqueue_work_item_event RENAME TO renamed")
     try:
-        assert missing_table("default") is not None
+        assert missing_table(LOG) is not None
     finally:
         with connection.schema_editor() as editor:
             editor.execute("ALTER TABLE renamed RENAME TO sqlqueue_work_item_event")

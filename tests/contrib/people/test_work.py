@@ -16,6 +16,7 @@ from sqlqueue.contrib.people.models import WorkItem, WorkItemEvent
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 
 pytestmark = pytest.mark.django_db(transaction=True)
 OPTIONS = {
@@ -221,7 +222,7 @@ def test_each_decision_is_published_whatever_else_the_topic_holds(
     publish("refunds", 1, key="ann")
     publish("refunds", 2, key="ann")
     consuming.drain("default")
-    move_due("default")
+    move_due(LOG)
     for item in WorkItem.objects.all():
         work.finish(item.pk, 0, "bob", item.pk)
     payloads = [message.payload for message in Message.objects.filter(topic="decided")]
@@ -274,7 +275,7 @@ class TestNotices:
         publish("refunds", 1, key="ann", id="r-1")
         publish("refunds", 2, key="bea", id="r-2")
         consuming.drain("default")
-        move_due("default")
+        move_due(LOG)
         told = [message.payload for message in Message.objects.filter(topic="told").order_by("offset")]
         assert sorted((one["event"], one["message_id"], one["reason"]) for one in told) == [
             ("handed over", "r-1", "look"),

@@ -13,10 +13,10 @@ from django.utils.translation import gettext as _
 
 from sqlqueue.admin import attention, messages
 from sqlqueue.admin.navigation import Entry, page_entry
-from sqlqueue.conf import settings
 from sqlqueue.contrib.people.admin.permissions import SEEN_BY, closed_topics
 from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.contrib.people.survey import OVERDUE_ITEMS
+from sqlqueue.database.log import current_log
 
 APP = "sqlqueue_people"
 MINE = f"{APP}_workitem_mine"
@@ -33,7 +33,7 @@ def section_of_message(request: HttpRequest, offsets: Collection[int]) -> str:
     the user may see them, the newest MOST_ITEMS."""
     if not any(request.user.has_perm(f"{APP}.{one}") for one in SEEN_BY):
         return ""
-    items = WorkItem.objects.using(settings.DATABASE).filter(message_offset__in=sorted(offsets))
+    items = WorkItem.objects.using(current_log().alias).filter(message_offset__in=sorted(offsets))
     seen = items.exclude(topic__in=closed_topics(request.user)).order_by("-message_offset", "-pk")
     found = list(seen.only("topic", "consumer_group", "state", "assignee", "handed_over_at")[: MOST_ITEMS + 1])
     context = {"items": found[:MOST_ITEMS], "more": len(found) > MOST_ITEMS}

@@ -25,7 +25,6 @@ from sqlqueue.admin.pages import show
 from sqlqueue.admin.permissions import user_name
 from sqlqueue.admin.readable import harmless, indented
 from sqlqueue.admin.replica import remember_change
-from sqlqueue.conf import settings
 from sqlqueue.contrib.people import work
 from sqlqueue.contrib.people.admin.forms import AssignForm, CommentForm, DecisionForm, LaterForm, ReviewForm, TakeForm
 from sqlqueue.contrib.people.admin.other_pages import APP, MINE, with_my_work
@@ -44,6 +43,7 @@ from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.contrib.people.models.work_item import DONE, OPEN
 from sqlqueue.contrib.people.models.work_item import REVIEW as IN_REVIEW
 from sqlqueue.contrib.people.own_work import HEAVY, LATER, MOST_LISTED, OVERDUE, OWN, TEAM, UNASSIGNED, own_work
+from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.models import Message
 
@@ -189,7 +189,7 @@ class WorkItemAdmin(KeysetAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         user = request.user
-        found = own_work(settings.DATABASE, user_name(request), team_topics(user), closed_topics(user))
+        found = own_work(current_log(), user_name(request), team_topics(user), closed_topics(user))
         context = {"sections": [(HEADINGS[one.name], one) for one in found], "most": MOST_LISTED}
         return show(self, request, "my_work", _("My work"), context, APP)
 
@@ -223,7 +223,7 @@ class WorkItemAdmin(KeysetAdmin):
 
     def _item(self, request: HttpRequest, object_id: str) -> WorkItem:
         key = object_id if object_id.isascii() and object_id.isdigit() and len(object_id) < 19 else "0"
-        item = WorkItem.objects.using(settings.DATABASE).defer("body").filter(pk=int(key)).first()
+        item = WorkItem.objects.using(current_log().alias).defer("body").filter(pk=int(key)).first()
         if item is None:
             raise Http404
         return item
@@ -260,7 +260,7 @@ class WorkItemAdmin(KeysetAdmin):
         same = {"submit": "finish", "send-back": "approve"}
         given = {same.get(name, name): form for name, form in bound.items()}
         errors = [error for name, form in given.items() if name not in shown for error in form.non_field_errors()]
-        found = item.events.using(settings.DATABASE).order_by("-pk")[: MOST_EVENTS + 1]
+        found = item.events.using(current_log().alias).order_by("-pk")[: MOST_EVENTS + 1]
         events = list(found)
         context = {
             "item": item,
@@ -281,7 +281,7 @@ class WorkItemAdmin(KeysetAdmin):
     def _message_url(self, request: HttpRequest, item: WorkItem) -> str:
         """Return the URL of the message's page; "" if the user may not see it, or the log has it no more."""
         request.current_app = self.admin_site.name
-        messages_there = Message.objects.using(settings.DATABASE).filter(pk=item.message_offset)
+        messages_there = Message.objects.using(current_log().alias).filter(pk=item.message_offset)
         return page_url(request, "message", "change", item.message_offset) if messages_there.exists() else ""
 
 

@@ -1,0 +1,128 @@
+"""A log: one database that has sqlqueue's tables, and what depends on its server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+from django.db import IntegrityError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from sqlqueue.conf import settings
+from sqlqueue.database.dialects import DIALECTS, Dialect
+from sqlqueue.database.error_codes import ErrorKind, classify
+from sqlqueue.exceptions import ConfigurationError
+
+K = TypeVar("K")
+
+
+class Log:
+    """The log in the database of one Django alias. `Log.of(alias)` returns the same object for the same alias."""
+
+    __slots__ = ("_dialect", "alias")
+
+    def __init__(self, alias: str):
+        self.alias = alias
+        self._dialect: Dialect | None = None
+
+    @staticmethod
+    @cache
+    def of(alias: str) -> Log:
+        """Return the log of a database alias."""
+        return Log(alias)
+
+    @property
+    def label(self) -> str:
+        """Its alias, as it is shown where there are several logs; "" if there is one only."""
+        return settings.label(self.alias)
+
+    @property
+    def connection(self) -> BaseDatabaseWrapper:
+        """This thread's connection."""
+        return connections[self.alias]
+
+    @property
+    def dialect(self) -> Dialect:
+        """The SQL of its server. Raises ConfigurationError for a database that sqlqueue does not run on."""
+        found = self._dialect
+        if found is None:
+            vendor = connections[self.alias].vendor
+            if vendor not in DIALECTS:
+                raise ConfigurationError(f"sqlqueue runs on MySQL, MariaDB, PostgreSQL and SQLite, not on {vendor}")
+            found = self._dialect = DIALECTS[vendor]
+        return found
+
+    def execute(self, text: str, parameters: Any = ()) -> Any:
+        """Run a statement written with the dialects' placeholders; return Django's cursor."""
+        cursor = connections[self.alias].cursor()
+        cursor.execute((self._dialect or self.dialect).sql(text), parameters)
+        return cursor
+
+    def insert_missing(
+        self, into: str, row: str, rows: Mapping[K, Sequence[object]], conflict: str, column: str
+    ) -> set[K]:
+        """Insert rows of which some may be there already, in one statement; return the keys of the new ones.
+
+        into: the table and its columns
+        row: the marks of one row, in parentheses
+        rows: a row's values, by that of `column`
+        conflict: the columns of the unique key
+
+        Where the server cannot say what it has inserted, it inserts all of them, or none if one is there already.
+        """
+        syntax = self.dialect
+        text = f"INSERT INTO {into} VALUES {', '.join([row] * len(rows))}"
+        values = [value for its in rows.values() for value in its]
+        if syntax.returns_inserted:
+            text += f" {syntax.ignore(conflict)} RETURNING {column}"
+            return {key for (key,) in self.execute(text, values).fetchall()}
+        try:
+            self.execute(text, values)
+        except IntegrityError as error:
+            if classify(error) is not ErrorKind.DUPLICATE:
+                raise
+            return set()
+        return set(rows)
+
+    def atomic(self, **options: Any) -> transaction.Atomic:
+        """Return Django's `atomic` on this log."""
+        return transaction.atomic(using=self.alias, **options)
+
+    def on_commit(self, hook: Callable[[], object], robust: bool = False) -> None:
+        """Call a hook once this thread's transaction on this log has committed; at once without one."""
+        transaction.on_commit(hook, using=self.alias, robust=robust)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Log.of, (self.alias,)
+
+    def __str__(self) -> str:
+        return self.alias
+
+    def __repr__(self) -> str:
+        return f"Log({self.alias!r})"
+
+
+def current_log() -> Log:
+    """Return the log that is worked on: the one that this process serves, or this context is on."""
+    return Log.of(settings.DATABASE)
+
+
+def home_log() -> Log:
+    """Return the log of SQLQUEUE["DATABASE"]."""
+    return Log.of(settings.home)
+
+
+def all_logs() -> tuple[Log, ...]:
+    """Return all logs."""
+    return tuple(map(Log.of, settings.aliases))
+
+
+def logs_of(topic: str) -> tuple[Log, ...]:
+    """Return the logs that a topic's keys are spread over, in the order of their aliases in the setting."""
+    return tuple(map(Log.of, settings.databases_of(topic)))
+
+
+def reading_log() -> Log:
+    """Return the log for what only reads: of READ_ALIAS, or the current one without it."""
+    return Log.of(settings.reading_alias)

@@ -1,0 +1,5 @@
+"""The log that most tests work on."""
+
+from sqlqueue.database.log import Log
+
+LOG = Log.of("default")
