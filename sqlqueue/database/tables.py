@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -65,7 +65,7 @@ def refuse_development_version(using: str, apps: Any, **kwargs: Any) -> None:
     that remove them. apps: the models as the recorded migrations made them."""
     log = Log.of(using)
     recorded = recorded_migrations(log)["sqlqueue"]
-    if OF_DEVELOPMENT in recorded or (recorded == {INITIAL} and _lacks_columns(log, apps)):
+    if OF_DEVELOPMENT in recorded or (recorded == {INITIAL} and lacks_columns(log, _own(apps))):
         raise CommandError(f"{REFUSED.format(alias=log.alias)}. Nothing was changed. {remedy(log)}")
 
 
@@ -81,11 +81,16 @@ def remedy(log: Log) -> str:
     return REMEDY.format(alias=log.alias, statements="\n".join(statements))
 
 
-def _lacks_columns(log: Log, apps: Any) -> bool:
+def _own(apps: Any) -> list[type[Model]]:
+    return [model for model in apps.get_models() if model._meta.app_label == "sqlqueue"]
+
+
+def lacks_columns(log: Log, models: Iterable[type[Model]]) -> bool:
+    """Tell whether a table or a column of these models is missing here."""
     introspection = log.connection.introspection
     present = set(introspection.table_names())
-    for model in apps.get_models():
-        if model._meta.app_label != "sqlqueue" or not router.allow_migrate_model(log.alias, model):
+    for model in models:
+        if not router.allow_migrate_model(log.alias, model):
             continue
         table, wanted = model._meta.db_table, {field.column for field in model._meta.concrete_fields}
         if table not in present:

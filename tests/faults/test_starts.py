@@ -49,10 +49,9 @@ def test_a_process_that_starts_before_its_database_waits_for_it(
 def test_an_error_of_connecting_is_waited_for_whatever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
-    def pause(seconds: float) -> bool:
+    def pause(seconds: float) -> None:
         pauses.append(seconds)
         monkeypatch.undo()
-        return True
 
     connection.close()
     monkeypatch.setitem(connection.settings_dict["OPTIONS"], "init_command", "SET SESSION unheard_of = 1")  # 1193

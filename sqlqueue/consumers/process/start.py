@@ -1,5 +1,4 @@
-"""What a consumer process waits for before it begins: a database that answers, and takes writes; and that it has all
-tables."""
+"""What a consumer process waits for before it begins: a database that answers, and takes writes."""
 
 from __future__ import annotations
 
@@ -17,7 +16,6 @@ from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_checks import write_refused
-from sqlqueue.database.tables import queue_models
 
 logger = logging.getLogger("sqlqueue")
 
@@ -31,16 +29,10 @@ def let_sigterm_end_pid_1(status: int) -> None:
         signal.signal(signal.SIGTERM, lambda number, frame: os._exit(status))
 
 
-def slept(seconds: float) -> bool:
-    """Sleep, and go on."""
-    time.sleep(seconds)
-    return True
-
-
-def wait_for_database(log: Log, pause: Callable[[float], bool] = slept) -> bool:
-    """Wait until a database answers and takes writes, and say so while it does not; return False if `pause`, which is
-    called with seconds, says that the wait is over. Errors of connecting are the server's, whatever they are. Raises
-    those of a version that is too old, of tables that are missing, and of what no retry helps against."""
+def wait_for_database(log: Log, stopped: Callable[[float], bool | None] = time.sleep) -> bool:
+    """Wait until a database answers and takes writes, and say so while it does not; return False if `stopped`, which
+    waits for so many seconds, returns that the wait is over. Errors of connecting are the server's, whatever they are.
+    Raises those of a version that is too old, of tables that are missing, and of what no retry helps against."""
     trouble = Trouble("start")
     while True:
         connected = False
@@ -63,22 +55,5 @@ def wait_for_database(log: Log, pause: Callable[[float], bool] = slept) -> bool:
             facts = {"alias": log.alias, "error": error, "retry_in": trouble.pause}
             logger.warning(logfmt("database_unreachable", **facts, meaning=f"{WAITS} it answers"))
         retries.drop_connection(log)  # another one may lead to a server that does
-        if not pause(trouble.pause):
+        if stopped(trouble.pause):
             return False
-
-
-def missing_table(log: Log) -> Error | None:
-    """Return the error for a table or a column of the queue that is not there; None if all are. One statement for each
-    table, which reads no row."""
-    connection = log.connection
-    quote = connection.ops.quote_name
-    for model in queue_models():
-        columns = ", ".join(quote(field.column) for field in model._meta.concrete_fields if field.column)
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute(f"SELECT {columns} FROM {quote(model._meta.db_table)} WHERE 1 = 0")  # noqa: S608  the models' own names
-        except Error as error:
-            if retries.classify(error) is not retries.ErrorKind.SCHEMA:
-                raise
-            return error
-    return None

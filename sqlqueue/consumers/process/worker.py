@@ -135,20 +135,21 @@ def serve(
 def _ready(options: WorkerOptions, pipe: Connection | None, liveness: Liveness) -> bool:
     """Wait until the database answers, unless this drains: who calls that is told at once. Return False if the process
     is to stop, or its supervisor has ended, meanwhile. Exits with status 1 if a table or a column is missing."""
-    from sqlqueue.consumers.process.start import missing_table, slept, wait_for_database
+    from sqlqueue.consumers.process.start import wait_for_database
     from sqlqueue.core.logfmt import logfmt
+    from sqlqueue.database.tables import lacks_columns, queue_models
 
-    def pause(seconds: float) -> bool:
+    def stopped(seconds: float) -> bool | None:
         liveness.mark_iteration()
-        return slept(seconds) if pipe is None else not pipe.poll(seconds)
+        return time.sleep(seconds) if pipe is None else pipe.poll(seconds)
 
     undone = int(options.drain and pipe is None)
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(undone))  # nothing has begun
-    if not options.drain and not wait_for_database(current_log(), pause):
+    if not options.drain and not wait_for_database(current_log(), stopped):
         return False
-    if (missing := missing_table(current_log())) is not None:
+    if lacks_columns(current_log(), queue_models()):
         meaning = "a table or a column is missing: run `python manage.py migrate sqlqueue`; the process ends"
-        logger.error(logfmt("tables_missing", error=missing, meaning=meaning))
+        logger.error(logfmt("tables_missing", meaning=meaning))
         sys.exit(1)
     return True
 

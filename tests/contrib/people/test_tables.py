@@ -7,7 +7,6 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.test import override_settings
 
 from sqlqueue.checks import check_aliases
-from sqlqueue.consumers.process.start import missing_table
 from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.database.router import Router
 from sqlqueue.database.tables import labels, pending_migrations
@@ -35,15 +34,3 @@ def test_a_migration_of_the_app_that_is_missing_is_pending() -> None:
     MigrationRecorder(connection).record_unapplied("sqlqueue_people", "0001_initial")
     assert pending_migrations(LOG)
     assert not pending_migrations(LOG, "sqlqueue")
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_table_of_the_app_that_is_missing_is_found() -> None:
-    assert missing_table(LOG) is None
-    with connection.schema_editor() as editor:
-        editor.execute("ALTER TABLE sqlqueue_work_item_event RENAME TO renamed")
-    try:
-        assert missing_table(LOG) is not None
-    finally:
-        with connection.schema_editor() as editor:
-            editor.execute("ALTER TABLE renamed RENAME TO sqlqueue_work_item_event")
