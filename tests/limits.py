@@ -328,7 +328,6 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "consumers.pull:LOOK_AGAIN",
         "consumers.log_end:RESCAN_AT_LEAST",
         "consumers.log_end:RESCAN_SHARE",
-        "consumers.limit_warnings:EVERY",
         "consumers.named_server_warning:AGAIN",
         "consumers.background.stats_recorder:FORGET_EVERY",
         "consumers.background.stats_recorder:INTERVAL",

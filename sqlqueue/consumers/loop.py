@@ -14,7 +14,6 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.background.scheduler import SchedulerTask
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.consumers.dispatcher import Dispatcher
-from sqlqueue.consumers.limit_warnings import ReadingLimits
 from sqlqueue.consumers.named_server_warning import NamedServerWarning
 from sqlqueue.consumers.overruns import Overruns
 from sqlqueue.consumers.ownership import SERVER_CHANGED, Ownership
@@ -76,7 +75,6 @@ class Loop:
         self.renew_name: Callable[[float], None] = lambda now: None  # of the server, where it is the named one
         self._unmet = False
         self._fail = fail
-        self._limits = ReadingLimits()
         self.withdrawals = Withdrawals(ownership, dispatcher.reserved_threads, self.in_flight)
         self._starved: frozenset[Subscription] = frozenset()  # as of the last balance
         self.progress = ProgressWriter(ownership.log)
@@ -264,7 +262,6 @@ class Loop:
         if now >= self._notice_at:
             self._notice_at = now + settings.HEARTBEAT_INTERVAL
             self._visit_all()
-            self._limits.check(self.working_set.partitions, self.log_end.horizon.value, now)
             for subscription in self.ownership.subscriptions:
                 if any(assigned.next_due() is not None for assigned in subscription.assigned.values()) and (
                     self.reader.notice_changed(*subscription.group_topic, subscription.assigned, now)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
@@ -11,7 +9,6 @@ from django.dispatch import Signal
 
 from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.core.lease import HeldLease
-from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.ref import GroupTopic
 from sqlqueue.core.partition_numbers import Numbers
@@ -23,8 +20,6 @@ from sqlqueue.leases.acquire import AT_ONCE, acquire_leases
 from sqlqueue.leases.assignment import Balance, Balancer, Holding
 from sqlqueue.log.groups import served
 from sqlqueue.signals import announce, lease_acquired, lease_lost, lease_released
-
-logger = logging.getLogger("sqlqueue")
 
 # Why a lease was lost.
 TAKEN_OVER = "its token is stale: another process has it, since this one renewed too late, or the group was moved"
@@ -53,7 +48,6 @@ class Ownership:
         self.progress: Callable[[], None] = lambda: None
         self.lost: Callable[[Iterable[HeldLease]], None] = self.lose  # called for leases that others have revoked
         self.withdrawn: frozenset[GroupTopic] = frozenset()  # left to others; the lease renewer reads it
-        self._several_since: float | None = None
         self._balancer = Balancer(log, subscriber, lease_duration)
         self._by_group_topic = {subscription.group_topic: subscription for subscription in subscriptions}
 
@@ -124,7 +118,6 @@ class Ownership:
         plans = self._compare(clock())
         take: list[int] = []
         free: dict[tuple[str, str], list[int]] = {}
-        self._check_servers(clock())
         for group_topic, plan in plans.items():
             subscription = self._by_group_topic[group_topic]
             subscription.leaving = set(plan.give_up)
@@ -157,22 +150,6 @@ class Ownership:
             for each in self.subscriptions
         }
         return self._balancer.compare(holdings, now)
-
-    def _check_servers(self, now: float) -> None:
-        """Log an error if the group's consumers write to several servers for longer than a failover takes."""
-        servers = sorted(self._balancer.servers - {""})
-        if len(servers) < 2:
-            self._several_since = None
-        elif self._several_since is None:
-            self._several_since = now
-        elif now - self._several_since > 2 * self.lease_duration:
-            self._several_since = math.inf  # logged once
-            meaning = (
-                "publishers on one of them are not seen on the other: messages are missed; write to one server only"
-            )
-            logger.error(
-                logfmt("several_servers", subscriber=self.subscriber, servers=", ".join(servers), meaning=meaning)
-            )
 
     def refresh(self) -> None:
         """Read the options that may change while the process runs: pauses, history, hours and limits."""

@@ -113,11 +113,6 @@ class Balancer:
         self._shares: dict[GroupTopic, _Shares] = {}
 
     @property
-    def servers(self) -> set[str]:
-        """The identities of the servers in the heartbeats of its groups."""
-        return self._living.servers
-
-    @property
     def in_reserve(self) -> bool:
         """Whether another living subscriber does the same, and comes first."""
         return self.subscriber in self._living.reserve

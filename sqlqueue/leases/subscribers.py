@@ -20,7 +20,7 @@ from sqlqueue.models.subscriber_heartbeat import AHEAD, STREAM
 
 # A row of each living subscriber. Index: the heartbeats' digests.
 LIVING = """
-    SELECT serves, subscriber, server FROM sqlqueue_subscriber_heartbeat{by_digest}
+    SELECT serves, subscriber FROM sqlqueue_subscriber_heartbeat{by_digest}
     WHERE serves > '' AND expires_at > {now} AND beat_at < {later}
 """
 # All rows of these subscribers. Index: the heartbeats' subscriber.
@@ -43,16 +43,15 @@ class _Served:
 
 
 class LivingSubscribers:
-    """Looks for the subscribers. servers: the identities of the servers that those of the groups asked for write to;
-    reserve: of those that serve the same, all but the one whose name comes first; living: how many there are of
-    whatever groups, without Spark streams, which do not share what they find to be the horizon."""
+    """Looks for the subscribers. reserve: of those that serve the same, all but the one whose name comes first;
+    living: how many there are of whatever groups, without Spark streams, which do not share what they find to be the
+    horizon."""
 
     def __init__(self, log: Log):
         self.log = log
-        self.servers: set[str] = set()
         self.reserve: frozenset[str] = frozenset()
         self.living = 0
-        self._seen: frozenset[tuple[str, str, str]] = frozenset()
+        self._seen: frozenset[tuple[str, str]] = frozenset()
         self._by_digest: dict[str, _Served] = {}
         self._known: dict[GroupTopic, Subscribers] = {}
 
@@ -62,12 +61,10 @@ class LivingSubscribers:
         seen = frozenset(self._rows(LIVING, (round(AHEAD.total_seconds() * 1_000_000),)))
         if seen != self._seen or self._known.keys() != set(groups):
             alike: dict[str, list[str]] = defaultdict(list)  # the subscribers of each digest
-            for digest, subscriber, _ in sorted(seen):
+            for digest, subscriber in sorted(seen):
                 alike[digest].append(subscriber)
             self._known = self._of_groups(groups, alike)
-            of_groups = {name for some in self._known.values() for name in some}
-            self.servers = {server for _, subscriber, server in seen if subscriber in of_groups}
-            self.living = sum(not subscriber.startswith(STREAM) for _, subscriber, _ in seen)
+            self.living = sum(not subscriber.startswith(STREAM) for _, subscriber in seen)
             self.reserve = frozenset(name for some in alike.values() for name in some[1:])
             self._seen = seen
         return self._known

@@ -36,7 +36,6 @@ PACKAGES: Final = "packages"  # the option of a backend that is not about how a 
 NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 OWN_OPTIONS: Final = "sqlqueue_task_options"  # the attribute of a task's function
 CLASSES: Final = ("retry_for", "reject_for")
-GIVEN: Final[dict[str, Mapping[str, Any]]] = {}  # what @task_options has given, by the function's dotted path
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,6 @@ def task_options(**options: Any) -> Callable[[Function], Function]:
         if hasattr(function, "func"):
             raise ConfigurationError(f"@task_options stands below @task: {function!r} is a task already")
         setattr(function, OWN_OPTIONS, options)
-        GIVEN[f"{function.__module__}.{getattr(function, '__qualname__', function)}"] = options
         return function
 
     return decorate

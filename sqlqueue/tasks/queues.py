@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -125,29 +124,6 @@ def _consumer(topic: str, policy: Policy) -> Consumer:
     )
     parts["options"] = replace(parts["options"], urgency=urgency)
     return Consumer(topic=topic, handler=run_task, **parts)
-
-
-def limits_set(consumers: Iterable[Consumer]) -> Iterator[tuple[str, float]]:
-    """Yield the visibility timeout of each of these consumers, in seconds, with its name: of those of tasks only where
-    the backend's OPTIONS set it, and where `@task_options` does, if the task's module is imported."""
-    of_tasks = set()
-    for consumer in consumers:
-        if _runs_tasks(consumer):
-            of_tasks.add(consumer.topic)
-        else:
-            yield f"{consumer.group}/{consumer.topic}", consumer.options.visibility_timeout
-    if not of_tasks:
-        return
-    from sqlqueue.tasks.policy import GIVEN, policy_of
-
-    for backend in backends():
-        for topic in map(topic_of, backend.queues):
-            if topic in of_tasks and LIMIT in backend.options:
-                yield f"{GROUP}/{topic}", policy(backend).visibility_timeout
-    for name, options in GIVEN.items():
-        if LIMIT in options:
-            with suppress(ConfigurationError):  # its task says so when it is run
-                yield name, policy_of(options).visibility_timeout
 
 
 def urgency(headers: Any) -> int:

@@ -238,31 +238,6 @@ class TestDrain:
         assert_no_process_is_left()
 
 
-def test_it_names_handlers_that_set_a_long_limit(run: Run) -> None:
-    def named(limit: str) -> list[str]:
-        command = run("--drain", "--topic", "slow", env={"SLOW_LIMIT": limit})
-        assert command.wait() == 0, command.output
-        return [line for line in command.output.splitlines() if "event=long_handlers" in line]
-
-    (line,) = named("1200")
-    assert "aircraft/slow (timeout=1200s)" in line
-    assert "give them a process of their own" in line
-    assert not named("600")
-
-
-def test_of_tasks_it_names_what_sets_a_long_limit_and_no_default(run: Run) -> None:
-    def named(limit: str, **options: int) -> list[str]:
-        queues = {"default": {**TASKS, "OPTIONS": options}, "other": {**TASKS, "QUEUES": ["other"]}}
-        words = ("--topic", "tasks.default", "--topic", "tasks.other")
-        command = run("--drain", *words, env={"SLOW_LIMIT": limit, "TASKS": json.dumps(queues)})
-        assert command.wait() == 0, command.output
-        return [line for line in command.output.splitlines() if "event=long_handlers" in line]
-
-    assert not named("600")
-    (line,) = named("1200", visibility_timeout=900)
-    assert 'handlers="tasks/tasks.default (timeout=900s), tests.management.handlers.slow_task (timeout=1200s)"' in line
-
-
 def test_its_processes_log_where_the_projects_logging_disables_existing_loggers(run: Run) -> None:
     to_standard_error = {
         "version": 1,

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import DEAD, RELEASED, Outcome
@@ -37,9 +36,6 @@ from sqlqueue.core.partition.transitions import Transitions
 from sqlqueue.core.partition.window import Found, Read, ReadWindow
 from sqlqueue.core.partition.writes import WriteBuffer
 from sqlqueue.core.settle_plan import ALONE, Attempt, Execution, FetchedMessage, SettlePlan, StoredRow
-
-FULL: Final = "full"  # HEADS_LIMIT is reached
-HELD_BACK: Final = "held"  # WINDOW_LIMIT is
 
 Gathered = Mapping[int, tuple[StoredRow | None, FetchedMessage]]  # by offset; with a row if an operator has written one
 
@@ -219,15 +215,6 @@ class AssignedPartition:
     @property
     def _at_heads_limit(self) -> bool:
         return self.rows.heads >= limits.HEADS_LIMIT
-
-    def limit_reached(self, horizon: int) -> str:
-        """Return the limit, FULL or HELD_BACK, because of which nothing new is read; "" if there is none."""
-        if not self.window.more:
-            return ""
-        if self._at_heads_limit:
-            return FULL
-        offsets = self.window.offsets
-        return HELD_BACK if len(offsets) >= limits.WINDOW_LIMIT and offsets[0] > horizon else ""
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

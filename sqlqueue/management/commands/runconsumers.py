@@ -45,11 +45,8 @@ from sqlqueue.management.drained import what_waits
 from sqlqueue.models import Topic
 from sqlqueue.monitoring import logs
 from sqlqueue.monitoring.http_server import refusal
-from sqlqueue.tasks.queues import limits_set
 
 PURPOSES = ("health", "metrics")
-LONG = 600.0  # seconds: a handler that sets a limit beyond this is named
-LONG_MEANING = "while these take all threads, other groups have one each: give them a process of their own (--group)"
 ANSWER_TIMEOUT = 5.0  # seconds that one of several databases has to answer, or READ_ALIAS: a hang holds up nothing else
 
 
@@ -141,8 +138,6 @@ class Command(BaseCommand):
             options["partitions"],
         )
         logs.logger.info(self._plan(consumers, options))
-        if long := [f"{name} (timeout={limit:g}s)" for name, limit in limits_set(consumers) if limit > LONG]:
-            logs.logger.info(logfmt("long_handlers", handlers=", ".join(long), meaning=LONG_MEANING))
         # A database that does not answer has its settings applied once it does.
         late = [SettingsTask(each) for each in self._logs if each not in self._answering or apply_settings(each)]
         connections.close_all()
