@@ -139,9 +139,12 @@ def _ready(options: WorkerOptions, pipe: Connection | None, liveness: Liveness) 
     from sqlqueue.core.logfmt import logfmt
     from sqlqueue.database.tables import lacks_columns, queue_models
 
-    def stopped(seconds: float) -> bool | None:
+    def stopped(seconds: float) -> bool:
         liveness.mark_iteration()
-        return time.sleep(seconds) if pipe is None else pipe.poll(seconds)
+        if pipe is not None:
+            return pipe.poll(seconds)
+        time.sleep(seconds)
+        return False
 
     undone = int(options.drain and pipe is None)
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(undone))  # nothing has begun
