@@ -394,7 +394,6 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "management.commands.queuetail:NOTE_AFTER",
         "stats.cached:WAIT_TIMEOUT",
         "management.commands.runconsumers:ANSWER_TIMEOUT",
-        "management.commands.runconsumers:LONG",
         "consumers.reserved_threads:PASSED_ON_AFTER",
         "consumers.reserved_threads:GIVEN_UP_AFTER",
         "consumers.reserved_threads:IDLE",
