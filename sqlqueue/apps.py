@@ -22,7 +22,7 @@ class SqlqueueConfig(AppConfig):
 
     def ready(self) -> None:
         """Connect the receivers and register the checks."""
-        from sqlqueue import checks, deploy_checks, topic_checks  # noqa: F401  the import registers them
+        from sqlqueue.checks import configuration, databases, topics  # noqa: F401  the import registers them
         from sqlqueue.consumers import relays
         from sqlqueue.consumers.registry import registry
         from sqlqueue.database.tables import refuse_development_version

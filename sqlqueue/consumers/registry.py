@@ -17,7 +17,7 @@ from sqlqueue.core.effects import effect_of
 from sqlqueue.core.filters import Filter
 from sqlqueue.core.flow import NO_FLOW, Flow, checked_flow
 from sqlqueue.core.keys import GROUP_LENGTH, checked_consumed, checked_name, did_you_mean
-from sqlqueue.core.not_run import hidden, is_async, is_generator
+from sqlqueue.core.not_run import is_async, is_generator
 from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.partition.ref import ConsumerOptions
 from sqlqueue.core.periodic import ScheduleDefinition
@@ -97,11 +97,6 @@ class Consumer:
     def name(self) -> str:
         """The handler's dotted name."""
         return f"{self.handler.__module__}.{_name(self.handler)}"
-
-    @property
-    def hides(self) -> str:
-        """What its plain handler is wrapped around, and may not run: "an async def" or "a generator"; "" if nothing."""
-        return hidden(self.handler)
 
     def decide(self, error: BaseException, attempt: int, retried: RetryFilter | None = None) -> Outcome:
         """Return the outcome of a delivery whose handler raised; retried: another filter than the consumer's own."""

@@ -25,20 +25,6 @@ def is_generator(function: Callable[..., Any]) -> bool:
     return any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in both)
 
 
-def hidden(function: Callable[..., Any]) -> str:
-    """Return what a plain function is wrapped around (`__wrapped__`), "an async def" or "a generator"; "" if neither,
-    or if it is one itself. Whether it runs that, only a call shows."""
-    if is_async(function) or is_generator(function):
-        return ""
-    try:
-        inner = inspect.unwrap(function, stop=lambda one: is_async(one) or is_generator(one))
-    except ValueError:  # functions that are wrapped around each other
-        return ""
-    if is_async(inner):
-        return "an async def"
-    return "a generator" if is_generator(inner) else ""
-
-
 def check_has_run(returned: Any, name: str) -> None:
     """Raise NotRun if a function of this name has returned an awaitable or a generator."""
     if returned is None or not isinstance(returned, UNRUN):

@@ -12,7 +12,6 @@ from django.db import models
 from sqlqueue.core.codec import DEEPEST, check_depth
 from sqlqueue.database.insert_sql import LogRow, Stored
 from sqlqueue.database.log import Log
-from sqlqueue.database.pooler import is_pooled
 from sqlqueue.database.weight import LIGHT, OVERHEAD, STATEMENT, weight
 from sqlqueue.exceptions import InvalidMessage
 
@@ -37,6 +36,18 @@ class ServerLimits:
     idle_timeout: float | None = None  # after which the server closes a connection that asks nothing
     lock_wait: float | None = None
     pooled: bool = False
+
+
+def is_pooled(log: Log) -> bool:
+    """Tell whether this thread's connection leads through a pooler, such as PgBouncer. It gives a client the number of
+    no process, for the server's processes serve many. One statement on PostgreSQL."""
+    connection: Any = log.connection
+    if connection.vendor != "postgresql":
+        return False
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT PG_BACKEND_PID()")
+        (process,) = cursor.fetchone()
+    return bool(process != connection.connection.info.backend_pid)
 
 
 def deepest_json(log: Log) -> int:

@@ -7,7 +7,10 @@ how its replicas are set; mostly they are set as it is, and it has been one of t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
+
+from django.core.checks import CheckMessage, Error
+from django.core.checks import Warning as Caution
 
 from sqlqueue.database.log import Log
 
@@ -22,16 +25,7 @@ PUBLICATIONS = """
 """
 
 
-class ServerProblem(NamedTuple):
-    """Something about the server: its check's number, whether it is an error, what is wrong, and what to do."""
-
-    number: int
-    error: bool
-    text: str
-    hint: str
-
-
-def findings(log: Log) -> Iterator[ServerProblem]:
+def findings(log: Log) -> Iterator[CheckMessage]:
     """Yield what is wrong with this server's replication, as far as it shows here."""
     connection: Any = log.connection
     with connection.cursor() as cursor:
@@ -47,32 +41,33 @@ def findings(log: Log) -> Iterator[ServerProblem]:
             cursor.execute(PUBLICATIONS)
             names = [name for (name,) in cursor.fetchall()]
             if names:
-                text = f"the log is replicated logically ({', '.join(names)}): a subscriber lacks its sequence"
-                hint = (
-                    "Promote physical standbys only; on a logical subscriber, offsets would be given a second time "
-                    "(`migrate sqlqueue` raises the sequence there)."
+                yield Caution(
+                    f"the log is replicated logically ({', '.join(names)}): a subscriber lacks its sequence",
+                    hint="Promote physical standbys only; on a logical subscriber, offsets would be given a second "
+                    "time (`migrate sqlqueue` raises the sequence there).",
+                    id="sqlqueue.W019",
                 )
-                yield ServerProblem(19, False, text, hint)
 
 
-def of_mysql(variables: Mapping[str, str], domains: tuple[int, ...] = ()) -> Iterator[ServerProblem]:
+def of_mysql(variables: Mapping[str, str], domains: tuple[int, ...] = ()) -> Iterator[CheckMessage]:
     """Yield the same from a MySQL or MariaDB server's variables. domains: MariaDB's GTID domain of this session, and of
     the server."""
     if variables.get("log_bin") == "ON" and variables.get("binlog_format") == "STATEMENT":
         text = "binlog_format is STATEMENT: what is changed under the server's identity is not changed on replicas"
-        yield ServerProblem(18, True, text, "Set binlog_format to ROW (or MIXED).")
+        yield Error(text, hint="Set binlog_format to ROW (or MIXED).", id="sqlqueue.E018")
     ordered = variables.get("replica_preserve_commit_order") or variables.get("slave_preserve_commit_order")
     workers = variables.get("replica_parallel_workers") or variables.get("slave_parallel_workers") or "0"
     if ordered == "OFF" and int(workers) > 1:
-        text = (
+        yield Caution(
             f"replica_preserve_commit_order is OFF, with {workers} workers: a replica may have committed a position "
-            "without the messages that it passed"
+            "without the messages that it passed",
+            hint="Set it to ON, on the replicas as well: a primary does not see how they are set.",
+            id="sqlqueue.W017",
         )
-        hint = "Set it to ON, on the replicas as well: a primary does not see how they are set."
-        yield ServerProblem(17, False, text, hint)
     if len(set(domains)) > 1:
-        text = (
+        yield Caution(
             f"the session's gtid_domain_id is {domains[0]}, the server's is {domains[1]}: parallel replicas commit "
-            "domains out of order"
+            "domains out of order",
+            hint="Let all sessions that use the queue have the server's gtid_domain_id.",
+            id="sqlqueue.W017",
         )
-        yield ServerProblem(17, False, text, "Let all sessions that use the queue have the server's gtid_domain_id.")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 from weakref import WeakSet
 
 from sqlqueue.database.log import Log
-from sqlqueue.database.session_values import OF_DRIVER, Change, change, of_character_sets
+from sqlqueue.database.session_values import OF_DRIVER, Change, change
 from sqlqueue.exceptions import ConfigurationError
 
 _faithful: WeakSet[Any] = WeakSet()  # the drivers' connections
@@ -28,10 +27,3 @@ def change_of(log: Log) -> Change | None:
     connection = log.connection
     connection.ensure_connection()
     return change(connection.vendor, connection.connection, log.execute)
-
-
-def change_by_options(vendor: str, options: Mapping[str, Any]) -> Change | None:
-    """Return what a connection with these OPTIONS would change, as far as they say it: MySQL's character set. (Django
-    lets no option say PostgreSQL's.)"""
-    name = options.get("charset", OF_DRIVER["mysql"]) if vendor == "mysql" else None
-    return None if name in (None, OF_DRIVER["mysql"]) else of_character_sets(vendor, [name])

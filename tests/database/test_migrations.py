@@ -11,7 +11,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
 from sqlqueue import publish, testing
-from sqlqueue.checks import check_offsets, check_tables
+from sqlqueue.checks.databases import check_offsets, check_tables
 from sqlqueue.database import online_migration
 from sqlqueue.database.sequence import look
 from sqlqueue.database.tables import OF_DEVELOPMENT, pending_migrations, remedy

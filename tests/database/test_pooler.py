@@ -11,7 +11,7 @@ from django.db import Error, connection, connections, transaction
 from sqlqueue import NewMessage, Reject, Retry, publish, publish_many, replay
 from sqlqueue.database import retries
 from sqlqueue.database.error_codes import ErrorKind
-from sqlqueue.database.pooler import is_pooled
+from sqlqueue.database.limits import is_pooled
 from sqlqueue.database.server_checks import findings
 from sqlqueue.log.collect import collect
 from sqlqueue.models import Message, Topic
@@ -210,8 +210,8 @@ class TestChecks:
         pooling(1)
         with option(name, value):
             [problem] = findings(LOG)
-        assert (problem.number, problem.error) == (44, False)
-        assert name in problem.text
+        assert problem.id == "sqlqueue.W044"
+        assert name in problem.msg
         assert "Leave it out" in problem.hint
 
     def test_e008_a_startup_parameter_that_it_does_not_know(self, pooling: Pooling) -> None:
@@ -226,7 +226,7 @@ class TestChecks:
         pooling(1)
         connection.settings_dict["DISABLE_SERVER_SIDE_CURSORS"] = False
         [problem] = findings(LOG)
-        assert (problem.number, problem.error) == (44, False)
+        assert problem.id == "sqlqueue.W044"
         assert "['DISABLE_SERVER_SIDE_CURSORS'] = True" in problem.hint
 
     def test_what_two_clients_prepare_in_one_session_has_the_same_name(self, pooling: Pooling) -> None:

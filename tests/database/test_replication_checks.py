@@ -13,8 +13,8 @@ MYSQL = {
 }
 
 
-def numbers(variables: dict[str, str], domains: tuple[int, ...] = ()) -> list[int]:
-    return [problem.number for problem in of_mysql(variables, domains)]
+def numbers(variables: dict[str, str], domains: tuple[int, ...] = ()) -> list[str]:
+    return [problem.id for problem in of_mysql(variables, domains)]
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,10 @@ def test_what_is_well(changed: dict[str, str]) -> None:
 
 
 def test_replicas_that_commit_out_of_order() -> None:
-    assert numbers({**MYSQL, "replica_preserve_commit_order": "OFF"}) == [17]
-    assert numbers({"slave_preserve_commit_order": "OFF", "slave_parallel_workers": "8"}) == [17]
-    assert numbers({}, (1, 0)) == [17]
+    assert numbers({**MYSQL, "replica_preserve_commit_order": "OFF"}) == ["sqlqueue.W017"]
+    assert numbers({"slave_preserve_commit_order": "OFF", "slave_parallel_workers": "8"}) == ["sqlqueue.W017"]
+    assert numbers({}, (1, 0)) == ["sqlqueue.W017"]
 
 
 def test_statements_that_change_nothing_on_a_replica() -> None:
-    assert numbers({**MYSQL, "binlog_format": "STATEMENT"}) == [18]
+    assert numbers({**MYSQL, "binlog_format": "STATEMENT"}) == ["sqlqueue.E018"]

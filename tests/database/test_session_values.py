@@ -84,7 +84,6 @@ def assert_refused(word: str) -> None:
 def test_nothing_is_published_over_a_connection_that_lacks_characters(options: Any, charset: str) -> None:
     options(charset=charset)
     assert_refused("utf8mb4")
-    assert found(), "the settings alone show it, too"
     options()
     assert not Message.objects.exists()
     assert not ScheduledMessage.objects.exists()
@@ -95,7 +94,6 @@ def test_nothing_is_published_over_a_connection_that_lacks_characters(options: A
 def test_each_of_the_servers_character_sets_counts(variable: str) -> None:
     with each_session(f"SET character_set_{variable} = utf8mb3"):
         assert_refused("utf8mb4")
-        assert not found(), "the settings alone do not show it"
 
 
 @MYSQL
@@ -147,10 +145,9 @@ def test_a_process_with_such_a_connection_does_not_start(manage: ManageCommands,
 
 
 @MYSQL
-@pytest.mark.parametrize("words", [("check",), ("check", "--database=replica")])
-def test_a_replica_is_read_over_no_such_connection(manage: ManageCommands, words: tuple[str, ...]) -> None:
+def test_a_replica_is_read_over_no_such_connection(manage: ManageCommands) -> None:
     env = {"FURTHER_URLS": f"replica={database_url()}?charset=utf8", "SQLQUEUE": REPLICA}
-    command = manage(*words, env=env)
+    command = manage("check", "--database=replica", env=env)
     assert command.wait() == 1
     assert "'replica'" in command.output
     assert command.output.count("sqlqueue.E047") == 1

@@ -213,10 +213,10 @@ def test_every_page_names_its_database_and_leads_to_the_others(handler: list[Any
 
 
 def test_what_differs_from_the_settings_is_reported(databases: dict[str, Any], settings: Any) -> None:
-    from sqlqueue.topic_checks import check_topics
+    from sqlqueue.checks.topics import check_placement
 
     publish_both()
     settings.SQLQUEUE = databases | {"TOPICS": {"t": {"databases": [A]}, "u": {"databases": [B]}}}
-    (found,) = check_topics(databases=[A, B])
+    (found,) = check_placement(databases=[A, B])
     assert found.id == "sqlqueue.E029"
     assert f"topic 't' was first used on {A}, {B}, and the settings say {A}: publishing is refused" in found.msg

@@ -8,7 +8,7 @@ from django.db import DatabaseError, connection, connections, transaction
 from pytest_django import DjangoDbBlocker, Settings
 
 from sqlqueue import Delivery, NewMessage, Retry, publish, publish_many
-from sqlqueue.checks import check_offsets
+from sqlqueue.checks.databases import check_offsets
 from sqlqueue.database.log import Log
 from sqlqueue.database.sequence import look
 from sqlqueue.leases.acquire import acquire

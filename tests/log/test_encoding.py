@@ -15,7 +15,7 @@ from django.test import override_settings
 from django.utils.translation import gettext_lazy
 
 from sqlqueue import InvalidMessage, NewMessage, publish, publish_many, publish_on_commit
-from sqlqueue.checks import check_settings
+from sqlqueue.checks.configuration import check_settings
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.testing import published

@@ -7,12 +7,12 @@ import pytest
 from django.db import connection, transaction
 
 from sqlqueue import ConfigurationError, publish, publish_many, publish_on_commit, subscribe, testing
+from sqlqueue.checks.topics import check_declared
 from sqlqueue.conf import settings as queue_settings
 from sqlqueue.log.publish import check
 from sqlqueue.log.schedule import move_due
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import ConsumerGroup, Message, ScheduledMessage, Topic
-from sqlqueue.topic_checks import check_topics
 from tests.consuming import QUICK, Consuming
 from tests.logs import LOG
 from tests.management.running import run
@@ -145,10 +145,10 @@ class TestConsumers:
         assert len(told) == 2
         assert "group=earliest topic=ordrs" in told[0]
         assert "Did you mean 'orders'?" in told[0]
-        [first, second] = check_topics(["default"])
+        [first, second] = check_declared(["default"])
         assert (first.id, second.id) == ("sqlqueue.W031", "sqlqueue.W031")
         assert "Did you mean 'orders'?" in first.msg
-        assert check_topics(None) == []
+        assert check_declared(None) == []
 
     @pytest.mark.parametrize("start", ["earliest", "latest"])
     def test_it_begins_when_the_topic_is_there(self, start: str, declared: Any, consuming: Consuming) -> None:

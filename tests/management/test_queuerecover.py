@@ -7,7 +7,7 @@ from django.core.management import CommandError, call_command
 from django.db.models import Model
 
 from sqlqueue import publish
-from sqlqueue.checks import check_offsets
+from sqlqueue.checks.databases import check_offsets
 from sqlqueue.database import sequence
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases import heartbeat

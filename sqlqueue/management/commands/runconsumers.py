@@ -18,7 +18,8 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 from django.utils import autoreload
 
-from sqlqueue.checks import POOL, TAG, pool_problems, replica_sessions
+from sqlqueue.checks import TAG
+from sqlqueue.checks.databases import POOL, pool_problems, replica_sessions
 from sqlqueue.conf import settings
 from sqlqueue.consumers.background.settings import SettingsTask
 from sqlqueue.consumers.process.endpoints import Address, Endpoints
@@ -184,7 +185,7 @@ class Command(BaseCommand):
             problems += self._choose_databases(options)
         found = run_checks(tags=[TAG], databases=[log.alias for log in self._answering or self._logs[:1]])
         if options["threads"] and not settings.problems():  # not THREADS, which the check goes by
-            found = [message for message in found if message.id != POOL] + pool_problems(options["threads"])
+            found = [message for message in found if message.id != POOL] + [*pool_problems(options["threads"])]
         if not any(message.level >= ERROR for message in found):
             found += replica_sessions(ANSWER_TIMEOUT)
         for message in found:

@@ -6,7 +6,7 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import override_settings
 
-from sqlqueue.checks import check_aliases
+from sqlqueue.checks.databases import check_routers
 from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.database.router import Router
 from sqlqueue.database.tables import labels, pending_migrations
@@ -25,7 +25,7 @@ def test_the_router_keeps_them_on_the_queues_databases() -> None:
 @pytest.mark.once
 def test_models_that_are_routed_elsewhere_are_an_error() -> None:
     with override_settings(DATABASE_ROUTERS=[Elsewhere("sqlqueue_people")]):
-        assert [found.id for found in check_aliases() if "WorkItem" in found.msg] == ["sqlqueue.E022"]
+        assert [found.id for found in check_routers() if "WorkItem" in found.msg] == ["sqlqueue.E022"]
 
 
 @pytest.mark.django_db
