@@ -165,7 +165,7 @@ class Dispatcher:
             if subscription.key_limit_changed:
                 subscription.key_limit_changed = False
                 for assigned in subscription.assigned.values():
-                    assigned.follow_key_limit()
+                    assigned.queues.follow_limit(assigned.entries.values())
         if dispatch and not self.in_flight.alone:
             self.reserved_threads.look(assigned_partitions, now)
         chosen = self._choose(assigned_partitions, now) if dispatch else {}
@@ -177,7 +177,7 @@ class Dispatcher:
             if executions or assigned.active:
                 end = self._claims_to(assigned) if dispatch else 0
                 waits = linger if linger and self._may_wait(assigned) else 0.0
-                watermark = assigned.watermark
+                watermark = assigned.writes.watermark
                 plan = assigned.plan(now, settings.FLUSH_INTERVAL, executions, waits, end)
                 if plan is not None:
                     plans.append(plan)
@@ -255,7 +255,7 @@ class Dispatcher:
         for assigned in self._phases.by_last_dispatch(assigned_partitions):
             if self.ownership.may_dispatch(assigned):
                 self.reader.leave_out(assigned, now)
-                offset = assigned.next_in_doubt()
+                offset = assigned.in_doubt.first()
             else:
                 offset = None
             limiter = self.ownership.of(assigned).limiter

@@ -182,7 +182,7 @@ class GroupLimiter:
         held_back, candidates = self.held_back and bool(partitions), 0
         if held_back:
             in_doubt = sum(len(each.in_doubt) for each in partitions)  # they are not ready: they are loaded one by one
-            ready = in_doubt + sum(each.ready for each in partitions)
+            ready = in_doubt + sum(each.queues.ready for each in partitions)
             candidates = max(1, in_doubt + sum(each.candidates for each in partitions))
             demand += max(1, ready) / ahead
             if self.flow.rate is not None and any(not each.room for each in partitions):  # there is more to read

@@ -196,7 +196,7 @@ class Loop:
         group did not rest. A process that has nothing to do reads them with every balance only."""
         if self.dispatcher.outstanding or any(each.resting for each in self.ownership.subscriptions):
             return True
-        return any(assigned.has_candidates or assigned.has_in_doubt for assigned in self.working_set.partitions)
+        return any(assigned.has_candidates or assigned.in_doubt for assigned in self.working_set.partitions)
 
     def _refreshed(self, now: float) -> None:
         self.in_flight.release_resting()
@@ -263,7 +263,7 @@ class Loop:
             self._notice_at = now + settings.HEARTBEAT_INTERVAL
             self._visit_all()
             for subscription in self.ownership.subscriptions:
-                if any(assigned.next_due() is not None for assigned in subscription.assigned.values()) and (
+                if any(assigned.delays.next_due() is not None for assigned in subscription.assigned.values()) and (
                     self.reader.notice_changed(*subscription.group_topic, subscription.assigned, now)
                 ):
                     self._notice_at = now  # there are more
@@ -307,7 +307,7 @@ class Loop:
                 return 0.0
             if limiter is not None:
                 pause = min(pause, limiter.wake_at(now) - now)
-            due = assigned.next_due()
+            due = assigned.delays.next_due()
             if due is not None:
                 pause = min(pause, due - now)
         return max(0.0, pause)

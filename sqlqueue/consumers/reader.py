@@ -52,14 +52,14 @@ class Reader:
 
     def read(self, assigned_partitions: Sequence[AssignedPartition], now: float) -> int:
         """Read for every partition that has room; return how many messages were read."""
-        unweighed = [assigned for assigned in assigned_partitions if not assigned.weighed]
+        unweighed = [assigned for assigned in assigned_partitions if not assigned.budget.weighed]
         count = self._read(assigned_partitions, now)
         self.log_end.following.drop()
-        if again := [assigned for assigned in unweighed if assigned.weighed]:
+        if again := [assigned for assigned in unweighed if assigned.budget.weighed]:
             count += self._read(again, now)  # up to the room, now that their size is known
         for _ in range(READS_AT_ONCE - 1):  # then what is settled costs less than what is read
             again = [assigned for assigned in assigned_partitions if assigned.reads_on]
-            if not again or any(assigned.ready for assigned in assigned_partitions):
+            if not again or any(assigned.queues.ready for assigned in assigned_partitions):
                 break
             count += self._read(again, now)
         return count
@@ -108,10 +108,10 @@ class Reader:
         missing: list[tuple[AssignedPartition, list[Missing]]] = []
         for assigned in assigned_partitions:
             if (span := assigned.to_scan()) is not None:
-                assigned.scanned(*span, scan(self.log, assigned.ref, *span, self.server), now)
+                assigned.queues.scanned(*span, scan(self.log, assigned.ref, *span, self.server), now)
             some = assigned.missing(self.log_end.horizon.value)
             if some:
-                missing.append((assigned, some if assigned.weighed else some[:FIRST_READ]))
+                missing.append((assigned, some if assigned.budget.weighed else some[:FIRST_READ]))
         asked = [Asked(each.ref, [offset for offset, _ in some], each.loadable) for each, some in missing]
         total = 0
         for (assigned, some), (found, count) in zip(missing, gather(self.log, asked, self.server)):
@@ -125,7 +125,7 @@ class Reader:
         """Find rows that are due or acked in the database and wait in memory, because an operator or plain SQL has
         changed them. A limited number at a time; return whether there are more."""
         waiting = self._waiting.pop((group, topic), None) or iter(
-            [(ref, offset) for ref, assigned in assigned_partitions.items() for offset in assigned.waiting(now)]
+            [(ref, offset) for ref, assigned in assigned_partitions.items() for offset in assigned.delays.offsets(now)]
         )
         asked: dict[PartitionRef, list[int]] = {}
         for ref, offset in islice(waiting, CHANGES_AT_ONCE):
@@ -144,14 +144,14 @@ class Reader:
         """Settle messages in doubt that the consumer's filter leaves out, many at once: they need not wait until they
         could be dispatched alone."""
         for _ in range(READS_AT_ONCE):
-            offsets = assigned.unfiltered_in_doubt(LEFT_OUT_AT_ONCE if assigned.weighed else FIRST_READ)
+            offsets = assigned.unfiltered_in_doubt(LEFT_OUT_AT_ONCE if assigned.budget.weighed else FIRST_READ)
             if not offsets:
                 return
             while offsets:
                 ((found, count),) = load(self.log, [Asked(assigned.ref, offsets, assigned.loadable)], self.server)
                 offsets = offsets[count:]
                 for offset, (row, message) in found.items():
-                    if message is not None and not assigned.sieve.wants(message):
+                    if message is not None and not assigned.wants(message):
                         assigned.load(offset, row, message, now)
 
     def load_due(self, assigned_partitions: Sequence[AssignedPartition], now: float) -> None:
@@ -164,7 +164,7 @@ class Reader:
         self._load([(assigned, offsets)], now)
 
     def _load(self, rows: Sequence[tuple[AssignedPartition, Sequence[int]]], now: float) -> None:
-        rows = [(assigned, some if assigned.weighed else some[:FIRST_READ]) for assigned, some in rows]
+        rows = [(assigned, some if assigned.budget.weighed else some[:FIRST_READ]) for assigned, some in rows]
         asked = [Asked(assigned.ref, offsets, assigned.loadable) for assigned, offsets in rows]
         for (assigned, offsets), (found, count) in zip(rows, load(self.log, asked, self.server)):
             for offset in offsets[:count]:
@@ -174,4 +174,4 @@ class Reader:
 
 def _light(assigned: AssignedPartition, read: Read) -> Read:
     """Return a read limited to few messages while it is not known how large the partition's messages are."""
-    return read if assigned.weighed else read._replace(limit=min(read.limit, FIRST_READ))
+    return read if assigned.budget.weighed else read._replace(limit=min(read.limit, FIRST_READ))

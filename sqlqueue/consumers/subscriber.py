@@ -329,7 +329,7 @@ class Subscriber:
             return False
         active = (subscription for subscription in self.subscriptions if not subscription.resting)
         return all(
-            assigned.settled_up and ((due := assigned.next_due()) is None or due > now)
+            assigned.settled_up and ((due := assigned.delays.next_due()) is None or due > now)
             for subscription in active
             for assigned in subscription.assigned.values()
         )

@@ -152,7 +152,7 @@ class Subscription:
     def drop(self, assigned: AssignedPartition) -> None:
         """Remove a partition that has another owner now: the outcomes of its attempts are ignored."""
         assigned.lease.lost = True
-        assigned.leave()
+        assigned.queues.leave()
         self.changes += 1
         self.assigned.pop(assigned.ref, None)
         self.leases.pop(assigned.ref, None)

@@ -33,7 +33,7 @@ class UrgencyQuotas:
 
     def _shared(self, room: int) -> Counter[AssignedPartition]:
         first = [
-            [(-urgency, number, assigned) for number, urgency in enumerate(assigned.urgencies(room))]
+            [(-urgency, number, assigned) for number, urgency in enumerate(assigned.queues.urgencies(room))]
             for assigned in self._assigned_partitions
             if assigned.ref.priority == self._priority
         ]

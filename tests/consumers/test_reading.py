@@ -95,12 +95,12 @@ def test_reading_again_for_late_commits_keeps_the_bound_on_what_is_in_memory() -
         stream.window.alarm()
         read()
         log[number] = MessageValueFactory(offset=number)  # late, and in the wrong order
-    assert stream.ready <= 3 * stream.options.batch_size
+    assert stream.queues.ready <= 3 * stream.options.batch_size
     horizon = 2_000  # it has ended: what was read becomes final, room or not
     for _ in range(4):
         read()
     assert stream.window.final > 1
-    assert stream.ready <= 5 * stream.options.batch_size
+    assert stream.queues.ready <= 5 * stream.options.batch_size
 
 
 def test_a_read_asks_for_few_messages_until_it_is_known_how_heavy_they_are(

@@ -6,21 +6,22 @@ import __future__
 import inspect
 import textwrap
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
 
 
 class Fault(NamedTuple):
-    """A function of a class, some words of its source, and others instead."""
+    """A function of a class or a module, some words of its source, and others instead."""
 
-    owner: type
+    owner: type | ModuleType
     name: str
     words: str
     instead: str
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
-        """Let the class have the faulty function until the patch is undone."""
+        """Let its owner have the faulty function until the patch is undone."""
         patch.setattr(self.owner, self.name, self._faulty())
 
     def _faulty(self) -> object:

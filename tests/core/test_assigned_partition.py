@@ -6,13 +6,12 @@ import pytest
 
 from sqlqueue.core.filters import Filter
 from sqlqueue.core.outcomes import ACKED, COMMITTED, DEAD, POSTPONED, RETRIED, SUCCESS, UNSTARTED, Outcome
-from sqlqueue.core.partition import limits
+from sqlqueue.core.partition import limits, settling
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.blocked import StoredRange
 from sqlqueue.core.partition.in_doubt import MOST_DEATHS
 from sqlqueue.core.partition.key_limit import KeyLimit
 from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
-from sqlqueue.core.partition.settling import _has_waited
 from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.replies import REPLY
 from sqlqueue.core.settle_plan import ALONE, HEAVY, NOT_IN_FLIGHT, TOGETHER, RowWrite, SettlePlan, StoredRow
@@ -61,7 +60,7 @@ class Hosted:
         stream = self.stream
         if (span := stream.to_scan()) is not None:
             keys = [(m.offset, m.key) for m in self.log if span[0] < m.offset <= span[1]]
-            stream.scanned(*span, keys[: limits.SCAN_LIMIT], self.now)
+            stream.queues.scanned(*span, keys[: limits.SCAN_LIMIT], self.now)
         if asked := stream.missing(horizon):
             there = {m.offset: m for m in self.log}
             asked = asked[: fitting([there[o].size for o, _ in asked if o in there], stream.loadable)]
@@ -85,7 +84,7 @@ class Hosted:
         """Load what is due; every row is as it was written last, every message is there."""
         offsets = self.stream.due_rows(self.now, self.stream.options.batch_size)
         for offset in offsets:
-            count = self.stream.messages.entries[offset].count
+            count = self.stream.entries[offset].count
             row = StoredRow(offset, False, NOT_IN_FLIGHT, count, 0.0, self.log[offset - 1].key)
             self.stream.load(offset, row, self.log[offset - 1], self.now)
         return offsets
@@ -95,7 +94,7 @@ class Hosted:
 
     @property
     def marks(self) -> tuple[int, int]:
-        return self.stream.position, self.stream.watermark
+        return self.stream.window.position, self.stream.writes.watermark
 
 
 def test_a_nacked_message_holds_the_watermark_until_it_is_acked() -> None:
@@ -249,10 +248,10 @@ def lingering() -> Hosted:
     hosted.settle(most=1)
     hosted.finish(1)
     assert hosted.stream.plan(0.0, 1.0, [], linger=0.05) is None
-    assert hosted.stream.settling.lingers
+    assert hosted.stream.writes.lingers_since is not None
     assert hosted.stream.active
     assert not hosted.stream.settled_up
-    assert hosted.stream.position == 1
+    assert hosted.stream.window.position == 1
     return hosted
 
 
@@ -262,7 +261,7 @@ def test_a_position_that_waits_goes_with_the_next_claim() -> None:
     plan = hosted.stream.plan(0.01, 1.0, executions, linger=0.05)
     assert plan is not None
     assert (plan.position, plan.claimed, [one.offset for one in plan.settled]) == (1, 2, [1])
-    assert not hosted.stream.settling.lingers
+    assert hosted.stream.writes.lingers_since is None
 
 
 @pytest.mark.parametrize(("now", "linger"), [(0.076, 0.05), (0.041, 0.0)])
@@ -273,15 +272,15 @@ def test_a_position_waits_no_longer_than_it_may(now: float, linger: float) -> No
     assert plan is not None
     assert (plan.position, [one.offset for one in plan.settled]) == (1, [1])
     assert hosted.stream.plan(now, 1.0, [], linger) is None
-    assert not hosted.stream.settling.lingers
+    assert hosted.stream.writes.lingers_since is None
 
 
 @pytest.mark.parametrize(("since", "until"), [(0.001, 0.075), (0.024, 0.075), (0.026, 0.1), (7.001, 7.075)])
 def test_positions_end_their_wait_at_the_same_moments(since: float, until: float) -> None:
     """They wait as long as they have to, and then for the next moment, so that one statement writes them."""
-    assert not _has_waited(since, until - 0.001, 0.05)
-    assert _has_waited(since, until + 0.001, 0.05)
-    assert _has_waited(since, since, 0.0)
+    assert not settling._has_waited(since, until - 0.001, 0.05)
+    assert settling._has_waited(since, until + 0.001, 0.05)
+    assert settling._has_waited(since, since, 0.0)
 
 
 def test_a_position_that_waits_is_in_the_last_plan() -> None:
@@ -309,7 +308,7 @@ def test_an_ack_that_a_handlers_transaction_has_stored_waits_too() -> None:
     assert hosted.stream.plan(0.0, 1.0, [], linger=0.05) is None  # the position has not moved
     hosted.finish(1, COMMITTED)
     assert hosted.stream.plan(0.01, 1.0, [], linger=0.05) is None
-    assert hosted.stream.settling.lingers
+    assert hosted.stream.writes.lingers_since is not None
     hosted.finish(2, COMMITTED)
     assert hosted.stream.plan(0.04, 1.0, [], linger=0.05) is None
     plan = hosted.stream.plan(0.076, 1.0, [], linger=0.05)
@@ -401,7 +400,7 @@ def test_outcomes_behind_a_slow_message_do_not_put_off_the_flush(atomic: bool, o
         hosted.finish(offset, outcome)
         hosted.stream.plan(now, 1.0, [], linger)
         hosted.stream.plan(now + 0.1, 1.0, [], linger)
-    assert hosted.stream.position >= 3
+    assert hosted.stream.window.position >= 3
 
 
 def test_a_flush_takes_a_position_that_waits_along() -> None:
@@ -420,7 +419,7 @@ def test_a_message_in_doubt_is_dispatched_alone_and_dead_lettered_only_if_it_was
     hosted = Hosted([""] * 2, position=2, rows=rows, max_attempts=3)
     stream = hosted.stream
     assert stream.choose(10) == []
-    assert stream.next_in_doubt() == 1
+    assert stream.in_doubt.first() == 1
     stream.load(1, rows[0], hosted.log[0], 0.0)
     (execution,) = stream.choose_alone(1, 0.0)
     assert (execution.attempts[0].number, execution.attempts[0].alone) == (4, True)
@@ -428,7 +427,7 @@ def test_a_message_in_doubt_is_dispatched_alone_and_dead_lettered_only_if_it_was
     assert plan is not None
     assert plan.rows[0].in_flight == ALONE
     stream.finish(execution.attempts[0], SUCCESS, 0.0)
-    assert stream.next_in_doubt() == 2
+    assert stream.in_doubt.first() == 2
     stream.load(2, rows[1], hosted.log[1], 0.0)
     assert stream.choose_alone(2, 0.0) == []
     plan = stream.plan(0.0, 1.0, [])
@@ -653,7 +652,7 @@ def test_due_rows_are_loaded_as_far_as_they_can_be_dispatched() -> None:
     hosted = Hosted([""] * 500, position=500, rows=rows, batch_size=10)
     for _ in range(50):
         hosted.load()
-    assert hosted.stream.ready <= 40
+    assert hosted.stream.queues.ready <= 40
     for _ in range(200):
         hosted.settle(most=10)
         for offset in [offset for offset, attempt in hosted.attempts.items() if attempt.outcome is None]:
@@ -674,11 +673,11 @@ def test_what_is_settled_is_forgotten() -> None:
     stream = hosted.stream
     assert not any(
         (
-            stream.messages.entries,
+            stream.entries,
             stream.queues._by_name,
             stream.queues.candidates,
-            stream.next_due(),
-            stream.rows._lowest,
+            stream.delays.next_due(),
+            stream.writes._lowest,
         )
     )
 
@@ -714,7 +713,7 @@ def test_any_number_waits_behind_a_key_in_one_row_and_the_position_passes_them()
     assert hosted.marks == (301, 0)
     assert list(hosted.attempts) == [1, 301]
     assert [one.stored() for one in hosted.stream.ranges] == [StoredRange("a", 1, 300, 299)]
-    assert len(hosted.stream.messages.entries) == 1, "only the waiting one is remembered"
+    assert len(hosted.stream.entries) == 1, "only the waiting one is remembered"
 
 
 def test_what_waits_in_a_range_is_dispatched_in_order_once_its_key_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -801,7 +800,7 @@ def test_an_acked_message_that_a_range_may_come_to_cover_keeps_its_row() -> None
 def test_a_range_that_a_person_has_acked_a_part_of_does_not_deliver_that() -> None:
     hosted = Hosted("aaa", position=3, ranges=[StoredRange("a", 0, 3, 3)])
     span = hosted.stream.to_scan()
-    hosted.stream.scanned(*span, [(1, "a"), (2, "a"), (3, "a")], 0.0)
+    hosted.stream.queues.scanned(*span, [(1, "a"), (2, "a"), (3, "a")], 0.0)
     asked = hosted.stream.missing(3)
     rows = {2: StoredRow(2, True, NOT_IN_FLIGHT, 0, 0.0, "a")}
     hosted.stream.add_missing(asked, {o: (rows.get(o), hosted.log[o - 1]) for o, _ in asked}, 0.0)
@@ -889,10 +888,10 @@ def test_an_atomic_batch_that_follows_the_position_moves_it() -> None:
     (execution,) = plan.executions
     assert [attempt.offset for attempt in execution.attempts] == [1, 2, 3]
     assert (execution.position, execution.move_for(execution.attempts)) == (0, 3)
-    hosted.stream.settling.committed_to(3)
+    settling.move(hosted.stream, 3)
     for attempt in execution.attempts:
         assert hosted.stream.finish(attempt, COMMITTED, 0.0)
-    assert hosted.stream.position == 3
+    assert hosted.stream.window.position == 3
     check_bounds(hosted.stream)
 
 
@@ -933,9 +932,7 @@ def test_those_that_waited_behind_a_failed_one_come_together_again() -> None:
         hosted.read()
         hosted.settle()
         batch = [
-            offset
-            for offset in hosted.attempts
-            if hosted.stream.messages.entries[offset].attempt is hosted.attempts[offset]
+            offset for offset in hosted.attempts if hosted.stream.entries[offset].attempt is hosted.attempts[offset]
         ]
         batches.append(batch)
         for offset in batch:
@@ -995,7 +992,7 @@ def test_what_was_taken_up_with_a_message_that_fails_again_keeps_no_other_key_fr
 ) -> None:
     hosted = keys_that_fail_again(8, outcome)
     others = [offset for offset in hosted.attempts if offset > 48]
-    assert len(others) == 20, f"room {hosted.stream.room}, ready {hosted.stream.ready}"
+    assert len(others) == 20, f"room {hosted.stream.room}, ready {hosted.stream.queues.ready}"
 
 
 def test_a_long_wait_at_the_bottom_lets_no_heap_grow_with_what_comes_and_goes_above_it() -> None:
@@ -1013,8 +1010,8 @@ def test_a_long_wait_at_the_bottom_lets_no_heap_grow_with_what_comes_and_goes_ab
             hosted.finish(offset, SUCCESS if offset != 1 and attempt.number > 1 else wait)
         hosted.now += 5.0
     assert len(hosted.attempts) > 500
-    assert len(hosted.stream.messages.entries) < 100
-    assert len(hosted.stream.rows._lowest) < 300
+    assert len(hosted.stream.entries) < 100
+    assert len(hosted.stream.writes._lowest) < 300
     assert len(hosted.stream.ranges._lows) < 300
 
 
@@ -1042,7 +1039,7 @@ def test_no_more_bytes_are_in_memory_than_they_are_meant_for() -> None:
     most = [0, 0, 0]
     for _ in range(800):
         hosted.read()
-        hosted.settle(most=hosted.stream.ready)
+        hosted.settle(most=hosted.stream.queues.ready)
         handed = [offset for offset, attempt in hosted.attempts.items() if attempt.outcome is None]
         assert sum(hosted.attempts[offset].size for offset in handed) <= 1_000 or len(handed) == 1
         for offset in handed:
@@ -1131,7 +1128,7 @@ def test_a_row_that_is_not_due_yet_by_the_databases_clock_keeps_no_payload() -> 
     hosted.now = 10.0
     assert hosted.stream.due_rows(hosted.now, 1) == [1]
     hosted.stream.load(1, StoredRow(1, False, NOT_IN_FLIGHT, 1, 0.5, ""), hosted.log[0], hosted.now)
-    assert hosted.stream.messages.entries[1].message is None
+    assert hosted.stream.entries[1].message is None
     hosted.now = 10.5
     assert hosted.load() == [1]
     hosted.settle()

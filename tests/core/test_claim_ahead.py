@@ -78,7 +78,7 @@ def test_a_position_waits_no_longer_because_claims_need_no_write() -> None:
     stream.now = 1.5 * LINGER
     plan = stream.take("d")
     assert (plan.position, plan.ahead) == (2, True)
-    assert stream.stream.settling._ahead.until == 1.5 * LINGER + AHEAD
+    assert stream.stream.claims_ahead.until == 1.5 * LINGER + AHEAD
 
 
 def test_what_is_beyond_the_claim_is_written() -> None:

@@ -32,13 +32,13 @@ def test_a_hundred_thousand_messages_of_a_held_key_are_two_rows_and_a_range() ->
         hosted.read()
         hosted.settle(flush=True)
         done += finish_all_but(hosted, "a")
-        assert len(hosted.stream.messages.entries) <= limits.WINDOW_LIMIT + 2
+        assert len(hosted.stream.entries) <= limits.WINDOW_LIMIT + 2
         hosted.now += 1.0
-        if hosted.stream.position == many + 3:
+        if hosted.stream.window.position == many + 3:
             break
     assert done == [many + 1, many + 2, many + 3]
     assert hosted.marks == (many + 3, 0)
-    assert len(hosted.stream.messages.entries) == 2
+    assert len(hosted.stream.entries) == 2
     [one] = hosted.stream.ranges
     assert (one.low, one.high) == (2, many)
     hosted.finish(1)
@@ -47,7 +47,7 @@ def test_a_hundred_thousand_messages_of_a_held_key_are_two_rows_and_a_range() ->
         hosted.read()
         hosted.settle()
     assert sorted(hosted.attempts) == [1, 2, 3], "the next one begins, and no other"
-    assert len(hosted.stream.messages.entries) <= 3 + AHEAD
+    assert len(hosted.stream.entries) <= 3 + AHEAD
 
 
 def test_a_message_that_waits_for_its_retry_takes_no_place() -> None:
@@ -74,7 +74,7 @@ def test_a_limit_counts_over_priorities_and_forgets_a_lost_lease() -> None:
         hosted.read()
         hosted.settle()
     assert (len(urgent.attempts), len(other.attempts)) == (1, 0)
-    urgent.stream.leave()
+    urgent.stream.queues.leave()
     other.settle()
     assert len(other.attempts) == 1
 

@@ -59,7 +59,7 @@ def test_any_number_of_messages_waits_in_one_row_and_a_range_and_the_others_go_o
         hosted.read()
         executions = hosted.stream.choose(100, None, key_rate=rates, now=hosted.now)
         attempts = [attempt for each in executions for attempt in each.attempts]
-        position = hosted.stream.position
+        position = hosted.stream.window.position
         plan = hosted.stream.plan(hosted.now, 0.0, executions)
         for row in plan.rows if plan else ():
             assert row.acked or row.in_flight or row.retry_count == 0, "waiting is no attempt"
@@ -73,8 +73,8 @@ def test_any_number_of_messages_waits_in_one_row_and_a_range_and_the_others_go_o
     for _ in range(400):
         work()
     assert started == [1, 301, 303]
-    assert hosted.stream.position == 303
-    assert len(hosted.stream.messages.entries) == 2, "the first ones of a and b"
+    assert hosted.stream.window.position == 303
+    assert len(hosted.stream.entries) == 2, "the first ones of a and b"
     for _ in range(3):
         hosted.now += 60.0
         for _ in range(3):

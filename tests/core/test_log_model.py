@@ -409,9 +409,7 @@ class Owner:
         while self.reports:
             attempt, outcome = self.reports.popleft()
             assert self.stream is not None
-            if outcome.moved_to is not None:
-                self.stream.settling.committed_to(outcome.moved_to)
-            if self.stream.finish(attempt, outcome, self.tables.now):
+            if self.stream.finish_all([(attempt, outcome)], self.tables.now):
                 self.choice.finished(attempt)
 
     def choose(self, most: int) -> list[Execution]:
@@ -419,7 +417,7 @@ class Owner:
         executions = self.choice.choose(self.stream, most, self.tables.now)
         if self.tables.most_of_a_key is not None:
             for started in {h.message.key for each in executions for h in each.attempts if not h.alone}:
-                entries = self.stream.messages.entries.values()
+                entries = self.stream.entries.values()
                 held = [e.offset for e in entries if e.state == IN_FLIGHT and e.key == started]
                 assert not started or len(held) <= self.tables.most_of_a_key, f"{held} of {started} are in flight"
         return executions
@@ -438,7 +436,7 @@ class Owner:
         if plan is None:
             self.executions += executions
         elif plan.ahead:
-            waiting = [entry.offset for entry in stream.messages.entries.values() if entry.state == READY]
+            waiting = [entry.offset for entry in stream.entries.values() if entry.state == READY]
             assert not waiting, f"{waiting} wait, and are claimed up to {plan.claimed}"
             assert plan.claimed <= len(self.tables.status) + OFFSETS_AHEAD
         return plan
@@ -1066,7 +1064,7 @@ class LogMachine(RuleBasedStateMachine):
         open_ = [o for o in tables.visible() if tables.concerns(o, owner.name)]
         open_ = [o for o in open_ if o not in group.done | group.skipped]
         stuck = [o for o in open_ if tables.keys[o - 1] != POISON]
-        if owner.running and owner.stream is not None and owner.stream.has_in_doubt:
+        if owner.running and owner.stream is not None and owner.stream.in_doubt:
             return  # these wait until nothing is in flight, and what is in flight of the poisoned key runs on
         assert not stuck, f"{stuck} stand still, though they do not wait behind {open_}: {group}"
         if tables.most_of_a_key is not None:
@@ -1107,17 +1105,17 @@ class LogMachine(RuleBasedStateMachine):
         assert group.claimed == group.position, group
         assert not group.rows, group
         assert not group.ranges, group
-        counters = (stream.in_flight, stream.ready, stream.rows.heads, stream.queues.has_absent)
+        counters = (stream.in_flight, stream.queues.ready, stream.writes.heads, stream.queues.absent)
         assert not any(counters), counters
         left = (
-            stream.messages.entries,
+            stream.entries,
             stream.in_doubt,
             stream.delays,
             stream.writes.rows,
             stream.writes.acks,
-            stream.rows.has_acked,
+            stream.writes.acked,
             stream.window.offsets,
-            stream.sieve.has_left_out,
+            stream.sieve is not None and stream.sieve.left_out,
         )
         assert not any(left), left
         assert not stream.queues._by_name, stream.queues._by_name
@@ -1247,15 +1245,15 @@ class KeyLimitMachine(LogMachine):
         for owner in self.owners:
             if owner.stream is not None:
                 owner.stream.queues.limit.most = NO_LIMIT if most is None else most
-                owner.stream.follow_key_limit()
+                owner.stream.queues.follow_limit(owner.stream.entries.values())
 
 
 def check_bounds(stream: AssignedPartition) -> None:
     """No more is in memory than a window, and no more payloads than can be dispatched soon."""
-    batch, entries = stream.options.batch_size, stream.messages.entries.values()
-    unwritten = [entry for entry in entries if entry.offset > stream.position and not entry.row]
+    batch, entries = stream.options.batch_size, stream.entries.values()
+    unwritten = [entry for entry in entries if entry.offset > stream.window.position and not entry.row]
     assert len(unwritten) <= limits.WINDOW_LIMIT + 6 * batch, "more is remembered than a window and what is read"
-    assert stream.ready <= 6 * batch, "more payloads are in memory than can be dispatched soon"
+    assert stream.queues.ready <= 6 * batch, "more payloads are in memory than can be dispatched soon"
     of_handlers = sum(entry.attempt.size for entry in entries if entry.attempt is not None)
     assert stream.held == of_handlers + sum(entry.message.size for entry in entries if entry.state == READY)
     heaviest = max((entry.message.size for entry in entries if entry.message is not None), default=0)

@@ -17,13 +17,12 @@ from sqlqueue.consumers.executor import HandlerExecutor
 from sqlqueue.consumers.following import Following
 from sqlqueue.consumers.log_end import LogEnd
 from sqlqueue.consumers.reader import Reader
-from sqlqueue.core.partition.arrivals import Arrivals
+from sqlqueue.core.partition import arrivals, changes
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.blocked import KeyRanges
 from sqlqueue.core.partition.claim_ahead import ClaimAhead
 from sqlqueue.core.partition.ordering import OrderingQueue
 from sqlqueue.core.partition.queues import OrderingQueues
-from sqlqueue.core.partition.transitions import Transitions
 from sqlqueue.core.partition.window import Found, ReadWindow
 from tests.core.planting import Fault
 from tests.core.test_log_model import (
@@ -48,7 +47,7 @@ FAULTS = {
         ReadWindow, "next_read", "not final_due or self.known(self.position, self.final) >= held", "True"
     ),
     "what waits behind a key lies in a range": Fault(
-        Transitions, "cover", "queue is None or not queue.blocked_by_row(entry)", "True"
+        changes, "cover", "queue is None or not queue.blocked_by_row(entry)", "True"
     ),
 }
 
@@ -346,7 +345,7 @@ TOLD = [
     ),
     (
         one_is_acked_and_lies_in_the_range_that_is_used_up,
-        [Fault(Arrivals, "take_up", "self._writes.rows.get(message.offset)", "None")],
+        [Fault(arrivals, "take_up", "p.writes.rows.get(message.offset)", "None")],
         "is delivered again after its settle",
     ),
     (
@@ -418,7 +417,7 @@ TOLD = [
         some_are_released_behind_one_that_overran,
         [
             Fault(
-                Transitions,
+                changes,
                 "_release",
                 "entry.key and queue is not None and queue.entries[0].state == HELD",
                 "False",

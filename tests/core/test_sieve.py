@@ -57,10 +57,10 @@ def test_when_more_match_messages_are_read_whole_again_and_few_at_first() -> Non
     """Nothing is known of the size of what was left out meanwhile."""
     stream = assigned()
     assert sifts_after(stream, "n" * ENOUGH)
-    assert stream.weighed
+    assert stream.budget.weighed
     assert not sifts_after(stream, "y" * ENOUGH)
-    assert not stream.weighed
-    assert stream.ready == ENOUGH
+    assert not stream.budget.weighed
+    assert stream.queues.ready == ENOUGH
 
 
 def test_a_payload_that_is_looked_at_counts_for_how_much_is_read_at_once() -> None:
@@ -87,6 +87,6 @@ def test_what_was_not_read_whole_is_never_dispatched() -> None:
     read = stream.next_read(0)
     assert read is not None
     thin = (*MessageValueFactory(offset=read.start + 1, key="n", id=None, payload=None), 0)
-    ready = stream.ready
+    ready = stream.queues.ready
     stream.take_in(read._replace(sift=FILTER), Found([], [], [thin]), 0)
-    assert stream.ready == ready
+    assert stream.queues.ready == ready

@@ -95,7 +95,7 @@ def test_a_row_that_comes_after_a_batch_has_committed_is_not_written() -> None:
     (run,) = owned.turn()
     owned.commit(run)
     # The position was held back for long, so what is in flight would get rows.
-    owned.stream._waits_since = 0.0
+    owned.stream.writes.waits_since = 0.0
     owned.turn(choose=False, flush=0.0)
     assert not DeliveryState.objects.exists()
 

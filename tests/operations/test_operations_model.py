@@ -412,7 +412,7 @@ class OperationsMachine(RuleBasedStateMachine):
     def what_is_left(self) -> str:
         subscriber = self.subscribers[0]
         streams = [
-            (stream.ref, stream.in_flight, stream.ready, list(stream.messages.entries), vars(stream.window))
+            (stream.ref, stream.in_flight, stream.queues.ready, list(stream.entries), vars(stream.window))
             for stream in subscriber.ownership.assigned_partitions()
         ]
         rows = list(DeliveryState.objects.filter(topic=self.topic).values_list())

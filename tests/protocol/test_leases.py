@@ -119,7 +119,10 @@ class Member:
     def settle(self) -> None:
         """Part of an iteration: claim something in every partition, in one transaction."""
         self.claims += 1
-        plans = [SettlePlan(stream.lease, stream.position, stream.watermark, self.claims) for stream in self.streams()]
+        plans = [
+            SettlePlan(stream.lease, stream.window.position, stream.writes.watermark, self.claims)
+            for stream in self.streams()
+        ]
         if plans:
             self.settle_plans(plans)
 

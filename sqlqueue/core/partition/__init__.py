@@ -2,9 +2,9 @@
 `leases`, `log` and `stats` import only the values that pass through them (`ref`, `blocked`, `window.Read`) and
 `limits`.
 
-`assigned` is the interface, and the only module that knows all parts: `window` (how far the log is read), `transitions`
-(what happens to one message), `queues` (ordering queues and what is ready), `delays` and `in_doubt` (messages that wait
-with a row), `blocked` (messages that wait without one), `rows` (which rows exist), `writes` (the next plan), `budget`
-(how much to read), `claim_ahead` (what may start without a write). Parts get the position and other marks as values;
-only `assigned` passes them on.
+`assigned` is the interface, and the only module that knows all parts: `window` (how far the log is read), `queues`
+(ordering queues and what is ready), `delays` and `in_doubt` (messages that wait with a row), `blocked` (messages that
+wait without one), `writes` (the next plan, and which rows exist), `budget` (how much to read), `claim_ahead` (what may
+start without a write). These know nothing of it; `arrivals` (how messages come into memory), `changes` (what becomes of
+one) and `settling` (what a settle writes, and when) are functions of a partition.
 """

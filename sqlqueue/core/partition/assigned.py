@@ -17,10 +17,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import DEAD, RELEASED, Outcome
-from sqlqueue.core.partition import batches, limits
-from sqlqueue.core.partition.arrivals import Arrivals
+from sqlqueue.core.partition import arrivals, batches, changes, limits, settling
 from sqlqueue.core.partition.blocked import KeyRanges, StoredRange
 from sqlqueue.core.partition.budget import ReadBudget
+from sqlqueue.core.partition.claim_ahead import ClaimAhead
 from sqlqueue.core.partition.delays import Delays
 from sqlqueue.core.partition.in_doubt import MOST_DEATHS, InDoubt
 from sqlqueue.core.partition.key_limit import KeyLimit
@@ -29,12 +29,9 @@ from sqlqueue.core.partition.limited_queues import queues_for
 from sqlqueue.core.partition.ordering import HELD, Entry
 from sqlqueue.core.partition.queues import Missing
 from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
-from sqlqueue.core.partition.rows import Rows
-from sqlqueue.core.partition.settling import Settling
 from sqlqueue.core.partition.sieve import Sieve
-from sqlqueue.core.partition.transitions import Transitions
 from sqlqueue.core.partition.window import Found, Read, ReadWindow
-from sqlqueue.core.partition.writes import WriteBuffer
+from sqlqueue.core.partition.writes import Writes
 from sqlqueue.core.settle_plan import ALONE, Attempt, Execution, FetchedMessage, SettlePlan, StoredRow
 
 Gathered = Mapping[int, tuple[StoredRow | None, FetchedMessage]]  # by offset; with a row if an operator has written one
@@ -60,30 +57,16 @@ class AssignedPartition:
     ):
         self.ref, self.options, self.id, self.token = ref, options, id, token
         self.lease = HeldLease(ref, id, token)
+        self.entries: dict[int, Entry] = {}
+        self.in_flight = self.in_flight_size = 0
         self.window = ReadWindow(position)
         self.ranges = KeyRanges(ranges)
         self.budget = ReadBudget(max(options.batch_size, options.commit_every))
         self.delays, self.in_doubt = Delays(self.budget), InDoubt()
         self.queues = queues_for(options, self.ranges, self.delays, key_limit)
-        self.rows = Rows(self.ranges)
-        self.sieve = Sieve(ref.group, options.where)
-        self.writes = WriteBuffer(claimed, watermark, self.rows, self.ranges, self.lease.members)
-        self.messages = Transitions(
-            options.visibility_timeout, self.queues, self.delays, self.in_doubt, self.ranges, self.rows, self.writes
-        )
-        parts = (self.messages, self.queues, self.delays, self.in_doubt, self.rows, self.writes)
-        self.arrivals = Arrivals(ref.group, self.sieve, *parts)
-        self.settling = Settling(
-            self.lease,
-            options,
-            lambda: self.room,
-            self.window,
-            self.sieve,
-            self.messages,
-            self.queues,
-            self.rows,
-            self.writes,
-        )
+        self.sieve = None if options.where is None else Sieve(ref.group, options.where)
+        self.writes = Writes(claimed, watermark, self.ranges, self.lease.members)
+        self.claims_ahead: ClaimAhead | None = None  # none before the log grows so steadily that it pays
         self._changes = 0  # grows whenever something is read, loaded or finished
         self._stalled: tuple[int, ...] = ()  # of a batch consumer: _batch_state() when nothing could be chosen
         with_range = self.queues.with_range()
@@ -95,66 +78,40 @@ class AssignedPartition:
     # -- what is known ------------------------------------------------------------------------------------------------
 
     @property
-    def position(self) -> int:
-        """P: every message at or below it is acked, has a delivery-state row, or lies in its key's range."""
-        return self.window.position
-
-    @property
-    def watermark(self) -> int:
-        """W, as the last plan writes it."""
-        return self.writes.watermark
-
-    @property
-    def ready(self) -> int:
-        """How many messages are in memory and may be dispatched once their ordering queue allows it."""
-        return self.queues.ready
-
-    @property
-    def in_flight(self) -> int:
-        """How many messages are in flight."""
-        return self.messages.in_flight
-
-    @property
     def held(self) -> int:
         """How many characters and bytes of payloads and headers are in memory: of what is ready, and in flight."""
-        return self.queues.ready_size + self.messages.in_flight_size
+        return self.queues.ready_size + self.in_flight_size
 
     @property
     def active(self) -> bool:
         """Whether there is something in memory that a plan may have to write."""
-        known = self.window.offsets or self.queues.has_candidates or self.settling.crowded or self.sieve.has_left_out
-        return bool(self.writes.due or known or self.settling.lingers or self.settling.is_ahead)
+        known = self.window.offsets or self.queues.has_candidates or self.has_no_room
+        if known or self.writes.due or self.writes.lingers_since is not None:
+            return True
+        if self.claims_ahead is not None and self.claims_ahead.claimed > self.writes.claimed:
+            return True
+        return self.sieve is not None and bool(self.sieve.left_out)
 
     @property
     def at_rest(self) -> bool:
         """Whether there is nothing to do until the log has something new, or something changes it from outside."""
-        if not self.window.rests or self.messages.in_flight or self.ready or self.active:
+        if not self.window.rests or self.in_flight or self.queues.ready or self.active:
             return False
         queues, delays = self.queues, self.delays
         waiting = delays or delays.next_due() is not None or self.in_doubt or self.lease.progress
-        return not (waiting or queues.has_absent or queues.holding)
-
-    @property
-    def has_in_doubt(self) -> bool:
-        """Whether messages are in doubt: in flight with a former owner."""
-        return bool(self.in_doubt)
+        return not (waiting or queues.absent or queues.holding)
 
     @property
     def has_candidates(self) -> bool:
         """Whether something may be dispatched now."""
         if self.options.together:
-            return bool(self.ready and not self.in_flight and self._stalled != self._batch_state())
+            return bool(self.queues.ready and not self.in_flight and self._stalled != self._batch_state())
         return self.queues.has_candidates
 
     @property
     def candidates(self) -> int:
         """How many messages and ordering queues, or batches, may have something to dispatch now."""
         return int(self.has_candidates) if self.options.together else self.queues.candidates
-
-    def urgencies(self, most: int) -> list[int]:
-        """Return how urgent the next messages to dispatch are, at most `most`, highest first; none unless the consumer
-        goes by urgency."""
-        return self.queues.urgencies(most)
 
     def _batch_state(self) -> tuple[int, ...]:
         """The values of which one has to change before ready messages that were not chosen can go into a batch."""
@@ -164,25 +121,20 @@ class AssignedPartition:
     def settled_up(self) -> bool:
         """Whether everything read is settled, except messages that wait until they are due, and those behind them in
         their ordering queues."""
-        to_load = self.delays or self.queues.has_absent or self.window.late
-        busy = self.in_flight or self.has_candidates or self.writes.rows or to_load or self.settling.lingers
-        return not busy and self.in_doubt.first() is None
+        to_load = self.delays or self.queues.absent or self.window.late
+        waits = self.writes.rows or self.writes.lingers_since is not None
+        return not (self.in_flight or self.has_candidates or waits or to_load) and self.in_doubt.first() is None
 
     @property
     def uncounted(self) -> bool:
         """Whether members of batches are settled that no settle has counted yet: the position has to pass them, or
         their rows."""
         members = self.lease.members
-        return bool(members) and (self.rows.has_acked or any(offset in members for offset in self.writes.acks))
+        return bool(members) and (bool(self.writes.acked) or any(offset in members for offset in self.writes.acks))
 
-    @property
-    def weighed(self) -> bool:
-        """Whether the size of recent messages is known."""
-        return self.budget.weighed
-
-    def next_due(self) -> float | None:
-        """Return when (monotonic) the next waiting row is due."""
-        return self.delays.next_due()
+    def wants(self, message: FetchedMessage) -> bool:
+        """Tell whether the filter matches a message, or there is none."""
+        return self.sieve is None or self.sieve.wants(message)
 
     # -- how much to read ---------------------------------------------------------------------------------------------
 
@@ -208,13 +160,18 @@ class AssignedPartition:
         return (budget.at_once, budget.most_held) if budget.half > self.held else (1, 2)
 
     @property
+    def has_no_room(self) -> bool:
+        """Whether something is in flight, and the messages behind it leave no room to read others."""
+        return bool((self.in_flight or self.queues.holding) and not self.room)
+
+    @property
     def reads_on(self) -> bool:
         """Whether the filter has left out of what was read, and there may be more."""
-        return self.sieve.has_left_out and self.window.more
+        return self.sieve is not None and bool(self.sieve.left_out) and self.window.more
 
     @property
     def _at_heads_limit(self) -> bool:
-        return self.rows.heads >= limits.HEADS_LIMIT
+        return self.writes.heads >= limits.HEADS_LIMIT
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -226,7 +183,9 @@ class AssignedPartition:
         if read is None:
             return None
         size = max(0, self.budget.half - self.held)
-        return read._replace(size=size, sift=self.options.where if self.sieve.sifts else None)
+        return read._replace(
+            size=size, sift=self.options.where if self.sieve is not None and self.sieve.sifts else None
+        )
 
     def take_in(self, read: Read, found: Found, horizon: int, now: float = 0.0) -> int:
         """Add what a read has found; horizon: known before its snapshot. Return how many messages it has found: 0 if
@@ -234,31 +193,33 @@ class AssignedPartition:
         self._changes += 1
         if read.looks:
             for offset in self.window.compare(read, found.seen, horizon):
-                self.arrivals.vanish(offset, self.position, now)
+                arrivals.vanish(self, offset, now)
             if self.window.late:
                 return 0
         self.budget.weigh(found.messages, found.left_out)
-        if read.sift is None:
-            self._receive(self.sieve.take(found.messages, horizon, self.messages.entries))
+        if self.sieve is None:
+            self._receive(found.messages)
+        elif read.sift is None:
+            self._receive(self.sieve.take(found.messages, horizon, self.entries))
         else:
-            self._take_sifted(found, horizon)
+            self._take_sifted(self.sieve, found, horizon)
         self.window.was_read(read, found.last, found.cut or found.total >= read.limit, horizon)
         return found.total
 
-    def _take_sifted(self, found: Found, horizon: int) -> None:
+    def _take_sifted(self, sieve: Sieve, found: Found, horizon: int) -> None:
         self._receive(found.messages, wanted=True)
-        self._receive(self.sieve.take_sifted(found, horizon, self.messages.entries), wanted=False)
-        if not self.sieve.sifts:
+        self._receive(sieve.take_sifted(found, horizon, self.entries), wanted=False)
+        if not sieve.sifts:
             self.budget.forget()  # of most messages the size was not read
 
     def _receive(self, messages: Iterable[FetchedMessage], wanted: bool | None = None) -> None:
         position = self.window.position
         above = [message for message in messages if message[0] > position]
-        self.window.add_all(self.arrivals.receive(above, wanted))
+        self.window.add_all(arrivals.receive(self, above, wanted))
 
     def _recall(self, row: StoredRow, now: float) -> None:
-        self.arrivals.recall(row, self.position, now)
-        if row.offset > self.position:
+        arrivals.recall(self, row, now)
+        if row.offset > self.window.position:
             self.window.recall(row.offset)
 
     def missing(self, horizon: int) -> list[Missing]:
@@ -267,10 +228,10 @@ class AssignedPartition:
             late = self.window.next_late(self.room, *self._final, horizon)
             if late:
                 return [Missing(offset, None) for offset in late]
-        if not self.queues.has_absent:
+        if not self.queues.absent:
             return []
         budget, size = self.budget, self.loadable
-        if not size and self.in_flight and self.ready > 1:
+        if not size and self.in_flight and self.queues.ready > 1:
             return []
         return self.queues.missing(min(budget.fitting(budget.at_once, size), budget.most_held - self.queues.ready))
 
@@ -286,7 +247,7 @@ class AssignedPartition:
     def _add_late(self, offsets: Sequence[int], found: Gathered, now: float) -> None:
         for offset in offsets:
             row, message = found.get(offset, (None, None))
-            if message is None or offset in self.messages.entries:
+            if message is None or offset in self.entries:
                 continue
             if row is not None:
                 self._recall(row, now)
@@ -301,24 +262,18 @@ class AssignedPartition:
             row, message = found.get(offset, (None, None))
             counts[queue.name] = counts.get(queue.name, 0) + 1
             if queue.range is None:
-                self.arrivals.load_blocked(self.messages.entries[offset], row, message, self.position, now)
-            elif message is not None and offset not in self.messages.entries:
-                self.arrivals.take_up(queue, row, message, self.position, now)
+                arrivals.load_blocked(self, self.entries[offset], row, message, now)
+            elif message is not None and offset not in self.entries:
+                arrivals.take_up(self, queue, row, message, now)
         for name, count in counts.items():
             self.queues.were_loaded(name, count, now)
 
     def to_scan(self) -> tuple[int, int] | None:
         """Return (low, high] to scan for messages of keys that may go on, or None. One scan passes at most SCAN_LIMIT
         messages."""
-        if not self.queues.has_absent or self.queues.ready >= self.budget.most_held:
+        if not self.queues.absent or self.queues.ready >= self.budget.most_held:
             return None
         return self.queues.to_scan()
-
-    def scanned(self, low: int, high: int, keys: Sequence[tuple[int, str]], now: float) -> None:
-        """Record (offset, key) of all messages in (low, high], or of the first SCAN_LIMIT of them."""
-        self.queues.scanned(low, high, keys, now)
-
-    # -- rows that are due --------------------------------------------------------------------------------------------
 
     def due_rows(self, now: float, most: int) -> list[int]:
         """Return the offsets of rows that are due and first in their ordering queue, to be loaded, at most `most`."""
@@ -332,30 +287,24 @@ class AssignedPartition:
             return []  # dispatch what has been loaded first
         return self.delays.to_load(self.budget.fitting(min(most, limit), size), self.writes.rows)
 
-    def waiting(self, now: float) -> list[int]:
-        """Return the offsets of the rows that are not due yet."""
-        return self.delays.offsets(now)
-
     def reschedule(self, offset: int, now: float) -> None:
         """Make a waiting row due now: it is due or acked in the database, where it has been changed."""
-        self.arrivals.reschedule(offset, now)
+        entry = self.entries.get(offset)
+        if entry is not None and entry.state == HELD and entry.due > now and offset not in self.writes.rows:
+            entry.due = now
+            self.delays.add(entry)
 
     def unfiltered_in_doubt(self, most: int) -> list[int]:
         """Return messages in doubt that the filter has not seen, at most `most` (fewer if they are heavy), each once;
         none without a filter. A former owner may have left out thousands between those that it had in flight."""
-        return self.in_doubt.take_unseen(self.budget.fitting(most, self.budget.half)) if self.sieve.filters else []
-
-    def next_in_doubt(self) -> int | None:
-        """Return the offset of a message in doubt that is first in its ordering queue, to be loaded and dispatched
-        alone; None if there is none."""
-        return self.in_doubt.first()
+        return [] if self.sieve is None else self.in_doubt.take_unseen(self.budget.fitting(most, self.budget.half))
 
     def load(self, offset: int, row: StoredRow | None, message: FetchedMessage | None, now: float) -> None:
         """Add what the database holds of a row that was due or in doubt: its present values, and its message."""
         self._changes += 1
         if message is not None:
             self.budget.weigh([message])
-        self.arrivals.load(offset, row, message, self.position, now)
+        arrivals.load(self, offset, row, message, now)
 
     # -- dispatching --------------------------------------------------------------------------------------------------
 
@@ -373,7 +322,7 @@ class AssignedPartition:
         limits allow, of a batch too; key_rate: what is allowed of each key. What that does not allow is held back."""
         if self.options.together:
             return self._choose_batch(min(messages, self.options.most_together))
-        if self.in_flight and self.messages.in_flight_size >= self.budget.share:
+        if self.in_flight and self.in_flight_size >= self.budget.share:
             return []  # final reads go on meanwhile: what they bring would pile up with slow handlers
         if key_rate is None:
             chosen = self.queues.choose(min(most, messages), of_a_queue, executions)
@@ -387,23 +336,15 @@ class AssignedPartition:
         chosen = self.queues.choose(most, of_a_queue, executions, lambda key, count: key_rate.take(key, count, now))
         refused, self.queues.refused = self.queues.refused, []
         for entry in refused:
-            self.messages.hold_back(entry, key_rate.wait(entry.key, now), self.position, now)
+            changes.hold_back(self, entry, key_rate.wait(entry.key, now), now)
         return chosen
-
-    def follow_key_limit(self) -> None:
-        """Let the limit of what may be in flight of a key hold as it is now; what is in flight goes on."""
-        self.queues.follow_limit(self.messages.entries.values())
-
-    def leave(self) -> None:
-        """Count nothing as in flight any more for the limit of keys: it has another owner now."""
-        self.queues.leave()
 
     def let_go(self, now: float) -> None:
         """Make due what was held back by the rate of its key: there is another one, or none, and what it does not allow
         will be held back anew."""
-        for entry in self.messages.entries.values():
+        for entry in self.entries.values():
             if entry.limited and entry.state == HELD:
-                self.messages.let_go(entry, now)
+                changes.let_go(self, entry, now)
 
     def _choose_batch(self, most: int) -> list[Execution]:
         if self.in_flight:
@@ -417,7 +358,7 @@ class AssignedPartition:
         if not chosen:
             # An atomic batch that ends at F can move the position itself instead of writing a row for each message.
             bound = final if self.options.atomic and offsets and offsets[0] <= final else None
-            chosen = batches.choose_fresh((self.messages.entries[offset] for offset in offsets), most, bound)
+            chosen = batches.choose_fresh((self.entries[offset] for offset in offsets), most, bound)
         if not chosen:
             self._stalled = self._batch_state()
             return []
@@ -425,7 +366,7 @@ class AssignedPartition:
         members = self.lease.members
         may_move = self.options.atomic and not (members and any(entry.offset in members for entry in chosen))
         follows = may_move and batches.follow_position(chosen, offsets, final)
-        return [Execution(self.lease, self._dispatch(chosen), True, self.position, follows)]
+        return [Execution(self.lease, self._dispatch(chosen), True, self.window.position, follows)]
 
     def choose_alone(self, offset: int, now: float) -> list[Execution]:
         """Dispatch a loaded message in doubt alone, or dead-letter it."""
@@ -437,7 +378,7 @@ class AssignedPartition:
         if self._is_deadly(entry):
             error = f"its consumer process ended {deaths} times while it was being handled"
             attempt = Attempt(self.lease, entry.message, entry.count, deaths)
-            self.messages.dead_letter(entry, attempt, Outcome(DEAD, error=error), self.position, now)
+            changes.dead_letter(self, entry, attempt, Outcome(DEAD, error=error), now)
             return []
         entry.mark = 0
         return [Execution(self.lease, self._dispatch([entry], deaths), batch=self.options.together)]
@@ -449,21 +390,14 @@ class AssignedPartition:
         return entry.mark >= MOST_DEATHS if most is None else entry.count >= most and entry.mark >= ALONE
 
     def _dispatch(self, entries: Iterable[Entry], deaths: int = 0) -> list[Attempt]:
-        lease, position, dispatch = self.lease, self.window.position, self.messages.dispatch
-        attempts: list[Attempt] = []
-        for entry in entries:
-            assert entry.message is not None
-            attempt = Attempt(lease, entry.message, entry.count + 1 if entry.row else 1, deaths)
-            dispatch(entry, attempt, position)
-            attempts.append(attempt)
-        return attempts
+        return [changes.dispatch(self, entry, deaths) for entry in entries]
 
     def finish(self, attempt: Attempt, outcome: Outcome, now: float) -> bool:
         """Apply the outcome of an attempt; return False, and change nothing, if it was superseded (overrun)."""
-        if not self.messages.finish(attempt, outcome, self.window.position, now):
+        if not changes.finish(self, attempt, outcome, now):
             return False
-        if outcome.kind == RELEASED and now >= attempt.claimed_until:
-            self.settling.refused(now)
+        if outcome.kind == RELEASED and now >= attempt.claimed_until and self.claims_ahead is not None:
+            self.claims_ahead.refused(now)
         self._changes += 1
         return True
 
@@ -471,8 +405,9 @@ class AssignedPartition:
         """Apply outcomes that handlers have reported; return how many were not superseded."""
         count = 0
         for attempt, outcome in reports:
-            if outcome.moved_to is not None:  # the handler's own transaction has moved the position
-                self.settling.committed_to(outcome.moved_to)
+            # The handler's own transaction may have moved the position.
+            if outcome.moved_to is not None and outcome.moved_to > self.window.position:
+                settling.move(self, outcome.moved_to)
             count += self.finish(attempt, outcome, now)
         return count
 
@@ -482,24 +417,26 @@ class AssignedPartition:
         self, now: float, flush_after: float, executions: list[Execution], linger: float = 0.0, end: int = 0
     ) -> SettlePlan | None:
         """Return what to write now, with the claims of the executions that were chosen; None if there is nothing: then
-        these are claimed already, and may start at once. linger: for so many seconds a position alone may wait; end:
-        about where the log will end soon, so that the partition may be claimed ahead up to there; 0: it may not."""
-        return self.settling.plan(now, flush_after, executions, linger, end if end and self._keeps_up else 0)
+        these are claimed already, and may start at once. flush_after: for so many seconds an ack waits in memory at
+        most; linger: for so many a position, or acks that are stored, may wait for a plan with more; end: about where
+        the log will end soon, so that the partition may be claimed ahead up to there; 0: it may not."""
+        return settling.plan(self, now, flush_after, executions, linger, end if end and self._keeps_up else 0)
 
     @property
     def _keeps_up(self) -> bool:
         """Whether nothing of the log waits but what is in flight: the next messages can start when they are read."""
         waits = self.queues.ready or self.window.more or self.window.late or self.in_doubt or self.ranges
         # Atomic handlers write rows; of what a filter leaves out a takeover would write some, too.
-        return not (waits or self.queues.limits_keys or self.options.atomic or self.sieve.filters)
+        return not (waits or self.queues.limits_keys or self.options.atomic or self.sieve is not None)
 
     def was_written(self, plan: SettlePlan, began: float) -> None:
         """Record that a plan is stored; began: monotonic seconds, before it was sent."""
-        self.settling.was_written(plan, began)
+        if self.claims_ahead is not None:
+            self.claims_ahead.was_written(plan, began)
 
     def release_plan(self, now: float) -> SettlePlan:
         """Return what to write when the lease is released: acks in memory become rows, other attempts are released."""
-        for entry in list(self.messages.entries.values()):
+        for entry in list(self.entries.values()):
             if entry.attempt is not None:
                 self.finish(entry.attempt, Outcome(RELEASED), now)
-        return self.settling.release_plan(now)
+        return settling.release_plan(self, now)

@@ -124,7 +124,7 @@ class LimitedQueues(OrderingQueues):
         self._go_on(queue)
 
     def _go_on(self, queue: LimitedQueue) -> None:
-        self._absent.pop(queue.name, None)
+        self.absent.pop(queue.name, None)
         if queue.free <= 0:
             self._full[queue.name] = queue
             return
@@ -132,7 +132,7 @@ class LimitedQueues(OrderingQueues):
         for entry in queue.take_due():
             self._delays.mark_due(entry)
         if queue.lacks:
-            self._absent[queue.name] = queue
+            self.absent[queue.name] = queue
         if not queue.listed and next(queue.ready(), None) is not None:
             queue.listed = True
             self._candidates.append(queue)

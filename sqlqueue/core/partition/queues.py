@@ -29,7 +29,8 @@ class OrderingQueues:
     """The ordering queues of one partition. Only methods of this class make a message ready, or no longer ready.
 
     ready, ready_size: how many messages are ready, and how many characters and bytes they have; loaded: those of them
-    that have a row or came out of a blocked range, and so are outside the window.
+    that have a row or came out of a blocked range, and so are outside the window; absent: the queues that may go on,
+    and whose next messages are not in memory.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class OrderingQueues:
         self._by_name: dict[str, OrderingQueue] = {}
         # Free entries, and queues that may have something ready.
         self._candidates: deque[Entry | OrderingQueue] | UrgentFirst = UrgentFirst(urgency) if urgency else deque()
-        self._absent: dict[str, OrderingQueue] = {}  # queues that may go on, and whose next messages are not in memory
+        self.absent: dict[str, OrderingQueue] = {}
         for one in ranges:
             self._new_queue(one.key).range = one
 
@@ -70,11 +71,6 @@ class OrderingQueues:
     def urgencies(self, most: int) -> list[int]:
         """Return how urgent the first candidates are, at most `most`; none if they are taken in their order."""
         return self._candidates.first(most) if isinstance(self._candidates, UrgentFirst) else []
-
-    @property
-    def has_absent(self) -> bool:
-        """Whether messages that may be dispatched next are not in memory."""
-        return bool(self._absent)
 
     def with_range(self) -> list[OrderingQueue]:
         """Return the ordering queues that have a range."""
@@ -201,18 +197,18 @@ class OrderingQueues:
     def advance(self, queue: OrderingQueue, now: float) -> None:
         """See what is the first message of an ordering queue now. While something of it is in flight, nothing of it is
         to be loaded, and no scan waits for it."""
-        if self._absent:
-            self._absent.pop(queue.name, None)
+        if self.absent:
+            self.absent.pop(queue.name, None)
         if queue.busy:
             return
         head = queue.head
         if head is None:
             if queue.range is not None:
-                self._absent[queue.name] = queue
+                self.absent[queue.name] = queue
             else:
                 self._forget(queue)
         elif head.state == BEHIND:
-            self._absent[queue.name] = queue
+            self.absent[queue.name] = queue
         elif head.state == READY:
             self.offer(head)
         elif head.state == HELD and not head.mark:
@@ -253,7 +249,7 @@ class OrderingQueues:
     def missing(self, most: int) -> list[Missing]:
         """Return the next messages, at most `most`, of ordering queues that may go on."""
         found: list[Missing] = []
-        for queue in self._absent.values():
+        for queue in self.absent.values():
             if len(found) >= most:
                 break
             found += [Missing(offset, queue) for offset in islice(queue.absent(), most - len(found))]
@@ -272,7 +268,7 @@ class OrderingQueues:
         """Return (low, high] to scan for messages of keys that may go on, or None. One scan passes at most SCAN_LIMIT
         messages."""
         ranges: list[KeyRange] = []
-        for queue in self._absent.values():
+        for queue in self.absent.values():
             if queue.range is not None:
                 if not queue.range.unscanned:
                     return None
@@ -284,7 +280,7 @@ class OrderingQueues:
     def scanned(self, low: int, high: int, keys: Sequence[tuple[int, str]], now: float) -> None:
         """Record (offset, key) of all messages in (low, high], or of the first SCAN_LIMIT of them."""
         end = keys[-1][0] if len(keys) >= limits.SCAN_LIMIT else high
-        wanted = {queue.name: queue.range for queue in self._absent.values() if queue.range is not None}
+        wanted = {queue.name: queue.range for queue in self.absent.values() if queue.range is not None}
         for offset, key in keys:
             one = wanted.get(key)
             if one is not None and one.scanned < offset <= one.high:

@@ -2,234 +2,196 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from sqlqueue.core.lease import HeldLease
+from sqlqueue.core.partition import changes
 from sqlqueue.core.partition.claim_ahead import ClaimAhead
 from sqlqueue.core.partition.ordering import IN_FLIGHT, SETTLED
-from sqlqueue.core.partition.queues import OrderingQueues
-from sqlqueue.core.partition.ref import ConsumerOptions
-from sqlqueue.core.partition.rows import Rows
-from sqlqueue.core.partition.sieve import Sieve
-from sqlqueue.core.partition.transitions import Transitions
-from sqlqueue.core.partition.window import ReadWindow
-from sqlqueue.core.partition.writes import WriteBuffer
 from sqlqueue.core.settle_plan import Execution, SettlePlan
 
+if TYPE_CHECKING:
+    from sqlqueue.core.partition.assigned import AssignedPartition
 
-class Settling:
-    """Makes plans. room: returns how many more messages may be read."""
 
-    def __init__(
-        self,
-        lease: HeldLease,
-        options: ConsumerOptions,
-        room: Callable[[], int],
-        window: ReadWindow,
-        sieve: Sieve,
-        messages: Transitions,
-        queues: OrderingQueues,
-        rows: Rows,
-        writes: WriteBuffer,
-    ):
-        self._lease, self._options, self._room = lease, options, room
-        self._window, self._sieve, self._messages = window, sieve, messages
-        self._queues, self._rows, self._writes = queues, rows, writes
-        self._ahead = ClaimAhead()
-        self._waits_since: float | None = None  # when acks, or those behind a slow message, began to wait
-        self._lingers_since: float | None = None  # when there was something for a plan that may wait
+def plan(
+    p: AssignedPartition, now: float, flush_after: float, executions: list[Execution], linger: float, end: int
+) -> SettlePlan | None:
+    """Return what to write now; see AssignedPartition.plan."""
+    writes, before = p.writes, p.window.position
+    walk(p)
+    if writes.waits_since is not None and now - writes.waits_since >= flush_after:
+        _flush(p)
+        writes.waits_since = now  # the next flush is due after the same time
+    if writes.awaited:
+        writes.answer(p.entries)
+    moved = p.window.position > before
+    if end and p.claims_ahead is None:
+        p.claims_ahead = ClaimAhead()
+    ahead = p.claims_ahead.target(end, now) if p.claims_ahead else 0
+    if executions and p.claims_ahead:
+        p.claims_ahead.dispatched(now)
+    written = None
+    if not _may_wait(p, now, moved, executions, linger):
+        written = _written(p, now, moved, executions, linger, ahead)
+    elif executions:
+        _start_unwritten(p, executions)
+    # The messages behind a slow one may fill the memory; once the slow one has a row, a blocked range can cover them.
+    if not writes.acks and not p.has_no_room and not p.queues.holding:
+        writes.waits_since = None
+    elif writes.waits_since is None or moved:
+        writes.waits_since = now
+    return written
 
-    @property
-    def crowded(self) -> bool:
-        """Whether something is in flight, and the messages behind it leave no room to read others."""
-        return bool((self._messages.in_flight or self._queues.holding) and not self._room())
 
-    @property
-    def lingers(self) -> bool:
-        """Whether the position has moved, or acks are stored, and no plan has that yet."""
-        return self._lingers_since is not None
+def _written(
+    p: AssignedPartition, now: float, moved: bool, executions: list[Execution], linger: float, ahead: int
+) -> SettlePlan | None:
+    """Return a plan, None if it is empty."""
+    writes = p.writes
+    waited = writes.lingers_since is not None
+    # With claims alone, an offset row is all that is written, in one statement: the acked rows that the position has
+    # passed are left for a later plan.
+    keeps = bool(executions and writes.acked) and writes.acked[0] <= p.window.position and _waits(p, now, linger)
+    if not keeps:
+        writes.lingers_since = None
+    falls_back = not executions and p.claims_ahead is not None and p.claims_ahead.falls_back(writes.claimed, now)
+    plan = _make_plan(p, executions, now, ahead=0 if falls_back else ahead, falls_back=falls_back, keeps=keeps)
+    changed = plan.rows or plan.deletes or plan.dead or plan.settled or plan.ranges or plan.filtered or plan.members
+    return plan if changed or executions or falls_back or moved or waited else None
 
-    @property
-    def is_ahead(self) -> bool:
-        """Whether C is stored above what was dispatched."""
-        return self._ahead.is_above(self._writes.claimed)
 
-    def was_written(self, plan: SettlePlan, began: float) -> None:
-        """Record that a plan is stored; began: monotonic seconds, before it was sent."""
-        self._ahead.was_written(plan, began)
+def _start_unwritten(p: AssignedPartition, executions: list[Execution]) -> None:
+    """Let what is claimed already start, until that claim ends."""
+    assert p.claims_ahead is not None
+    for execution in executions:
+        for attempt in execution.attempts:
+            attempt.claimed_until = p.claims_ahead.until
 
-    def refused(self, now: float) -> None:
-        """Record that an attempt that was claimed ahead could not start in time."""
-        self._ahead.refused(now)
 
-    def committed_to(self, position: int) -> None:
-        """Record that an atomic batch has moved the stored position itself."""
-        if position > self._window.position:
-            self._pass(position)
+def _may_wait(p: AssignedPartition, now: float, moved: bool, executions: list[Execution], linger: float) -> bool:
+    """Tell whether nothing is written now: only a position or acks wait, and claims that are stored already."""
+    if executions and not _are_claimed(p, executions, now):
+        return False
+    if moved or p.writes.lingers_since is not None or p.writes.settled:
+        return _waits(p, now, linger)
+    return bool(executions) and p.options.keep_results is None and p.writes.only_acks
 
-    def plan(
-        self, now: float, flush_after: float, executions: list[Execution], linger: float = 0.0, end: int = 0
-    ) -> SettlePlan | None:
-        """Return what to write now, with the claims of the executions that were chosen; None if there is nothing: then
-        these are claimed already, and may start at once.
 
-        linger: for so many seconds a position, or acks that are stored, may wait for a plan with more, as an ack in
-        memory does. end: up to where a write may claim ahead, 0 for not at all.
-        """
-        before = self._window.position
-        self._walk()
-        if self._waits_since is not None and now - self._waits_since >= flush_after:
-            self._flush()
-            self._waits_since = now  # the next flush is due after the same time
-        if self._writes.awaited:
-            self._writes.answer(self._messages.entries)
-        moved = self._window.position > before
-        ahead = self._ahead.target(end, now)
-        if executions:
-            self._ahead.dispatched(now)
-        if self._waits(now, moved, executions, linger):
-            self._note_waits(now, moved)
-            return None
-        lingered = self.lingers
-        keeps = self._keeps_rows(now, executions, linger)
-        if not keeps:
-            self._lingers_since = None
-        falls_back = not executions and self._ahead.falls_back(self._writes.claimed, now)
-        plan = self._write_plan(executions, now, ahead=0 if falls_back else ahead, falls_back=falls_back, keeps=keeps)
-        self._note_waits(now, moved)
-        written = falls_back or plan.rows or plan.deletes or plan.dead or plan.settled or plan.ranges or executions
-        return plan if written or plan.filtered or plan.members or moved or lingered else None
+def _are_claimed(p: AssignedPartition, executions: list[Execution], now: float) -> bool:
+    if p.claims_ahead is None or not p.claims_ahead.covers(executions, now):
+        return False
+    return not any(p.entries[attempt.offset].refused for each in executions for attempt in each.attempts)
 
-    def _waits(self, now: float, moved: bool, executions: list[Execution], linger: float) -> bool:
-        """Tell whether nothing is written now: only a position or acks, and claims that are stored already."""
-        if executions and not self._are_claimed(executions, now):
-            return False
-        if moved or self.lingers or self._writes.settled:
-            waits = self._position_waits(now, linger)
-        else:
-            waits = bool(executions) and self._options.keep_results is None and self._writes.only_acks
-        if waits:
-            for execution in executions:
-                for attempt in execution.attempts:
-                    attempt.claimed_until = self._ahead.until
-        return waits
 
-    def _are_claimed(self, executions: list[Execution], now: float) -> bool:
-        if not self._ahead.covers(executions, now):
-            return False
-        entries = self._messages.entries
-        return not any(entries[attempt.offset].refused for each in executions for attempt in each.attempts)
+def _waits(p: AssignedPartition, now: float, linger: float) -> bool:
+    """Tell whether the position is all that is to be written, or acks are that it has passed or a handler's transaction
+    has stored, and waits."""
+    writes = p.writes
+    if writes.lingers_since is None:
+        writes.lingers_since = now
+    if _has_waited(writes.lingers_since, now, linger) or p.options.keep_results is not None:
+        return False
+    return writes.only_acks
 
-    def _note_waits(self, now: float, moved: bool) -> None:
-        # The messages behind a slow one may fill the memory; once the slow one has a row, a blocked range can cover
-        # them.
-        if not self._writes.acks and not self.crowded and not self._queues.holding:
-            self._waits_since = None
-        elif self._waits_since is None or moved:
-            self._waits_since = now
 
-    def _position_waits(self, now: float, linger: float) -> bool:
-        """Tell whether the position is all that is to be written, or acks are that it has passed or a handler's
-        transaction has stored, and waits."""
-        if self._lingers_since is None:
-            self._lingers_since = now
-        if _has_waited(self._lingers_since, now, linger) or self._options.keep_results is not None:
-            return False
-        return self._writes.only_acks
+def release_plan(p: AssignedPartition, now: float) -> SettlePlan:
+    """Return what to write when the lease is released: acks in memory become rows."""
+    walk(p)
+    _flush(p)
+    plan = _make_plan(p, [], now, release=True)
+    p.lease.lost = True
+    return plan
 
-    def _keeps_rows(self, now: float, executions: list[Execution], linger: float) -> bool:
-        """Tell whether the acked rows that the position has passed are left for a later plan: with claims alone, an
-        offset row is all that is written, in one statement."""
-        return bool(executions) and self._rows.has_passed(self._window.position) and self._position_waits(now, linger)
 
-    def release_plan(self, now: float) -> SettlePlan:
-        """Return what to write when the lease is released: acks in memory become rows."""
-        self._walk()
-        self._flush()
-        plan = self._write_plan([], now, release=True)
-        self._lease.lost = True
-        return plan
+def walk(p: AssignedPartition) -> None:
+    """Move P to the highest p <= F such that every message read in (P, p] is acked, has a row, or waits behind an
+    earlier one of its key, whose blocked range then covers it."""
+    entries, final, target = p.entries, p.window.final, p.window.position
+    clear = final  # what the filter has left out up to there is not remembered, and nothing else is before it
+    for offset in p.window.offsets:
+        if offset > final:
+            break
+        entry = entries[offset]
+        if entry.state != SETTLED and not entry.row and not changes.cover(p, entry):
+            clear = offset - 1
+            break
+        target = offset
+    else:
+        if target > p.window.position:
+            target = max(target, final)
+    if p.sieve is not None and p.sieve.left_out:
+        target = max(target, clear)
+    if target > p.window.position:
+        move(p, target)
 
-    def _walk(self) -> None:
-        """Move P to the highest p <= F such that every message read in (P, p] is acked, has a row, or waits behind an
-        earlier one of its key, whose blocked range then covers it."""
-        entries, final, target = self._messages.entries, self._window.final, self._window.position
-        clear = final  # what the filter has left out up to there is not remembered, and nothing else is before it
-        for offset in self._window.offsets:
-            if offset > final:
-                break
-            entry = entries[offset]
-            if entry.state != SETTLED and not entry.row and not self._messages.cover(entry):
-                clear = offset - 1
-                break
-            target = offset
-        else:
-            if target > self._window.position:
-                target = max(target, final)
-        if self._sieve.has_left_out:
-            target = max(target, clear)
-        if target > self._window.position:
-            self._pass(target)
 
-    def _pass(self, target: int) -> None:
-        self._messages.passed(self._window.move(target))
-        self._writes.claim(target)
-        self._writes.filtered += self._sieve.passed(target)
+def move(p: AssignedPartition, target: int) -> None:
+    """Move P to an offset."""
+    changes.passed(p, p.window.move(target))
+    p.writes.claimed = max(p.writes.claimed, target)
+    if p.sieve is not None:
+        p.writes.filtered += p.sieve.passed(target)
 
-    def _flush(self) -> None:
-        """Write rows for acks that have waited long enough in memory.
 
-        Messages in flight that hold the position back get a row, so that it can move on; acks beyond it become acked
-        rows. If there is no room, every message in flight gets a row, so that the messages behind it in its ordering
-        queue can leave the memory."""
-        entries, full = self._messages.entries, not self._room()
-        for offset in self._window.offsets:
-            if offset > self._window.final and not full:
-                break
-            if entries[offset].state == IN_FLIGHT and not entries[offset].row:
-                self._messages.claim_with_row(entries[offset], self._window.position)
-        self._messages.park(self._window.position, full)
-        if full:
-            self._messages.block_loaded(self._window.position)
-        self._walk()
-        for offset in sorted(self._writes.acks):
-            self._writes.give_row(entries[offset])
+def _flush(p: AssignedPartition) -> None:
+    """Write rows for acks that have waited long enough in memory.
 
-    def _write_plan(
-        self,
-        executions: list[Execution],
-        now: float,
-        release: bool = False,
-        ahead: int = 0,
-        falls_back: bool = False,
-        keeps: bool = False,
-    ) -> SettlePlan:
-        ranges, released = self._queues.raise_lows(now)
-        for offset in released:
-            self._rows.add_acked(offset)
-        written = self._writes.take(self._window.position, keeps)
-        rows, deletes, dead, settled, taken_up, filtered, members, effects = written
-        return SettlePlan(
-            self._lease,
-            self._window.position,
-            self._writes.watermark,
-            max(self._writes.claimed, ahead),
-            rows,
-            deletes,
-            dead,
-            settled,
-            tuple(executions),
-            tuple(ranges),
-            taken_up,
-            self._options.atomic,
-            release,
-            self._options.keep_results,
-            filtered,
-            members,
-            effects,
-            ahead > self._writes.claimed,
-            falls_back,
-        )
+    Messages in flight that hold the position back get a row, so that it can move on; acks beyond it become acked
+    rows. If there is no room, every message in flight gets a row, so that the messages behind it in its ordering
+    queue can leave the memory."""
+    entries, full = p.entries, not p.room
+    for offset in p.window.offsets:
+        if offset > p.window.final and not full:
+            break
+        if entries[offset].state == IN_FLIGHT and not entries[offset].row:
+            changes.claim_with_row(p, entries[offset])
+    changes.park(p, full)
+    if full:
+        changes.block_loaded(p)
+    walk(p)
+    for offset in sorted(p.writes.acks):
+        p.writes.give_row(entries[offset])
+
+
+def _make_plan(
+    p: AssignedPartition,
+    executions: list[Execution],
+    now: float,
+    release: bool = False,
+    ahead: int = 0,
+    falls_back: bool = False,
+    keeps: bool = False,
+) -> SettlePlan:
+    """Return what to write now, and begin the next plan. keeps: without the acked rows that the position has passed."""
+    writes, position = p.writes, p.window.position
+    ranges, released = p.queues.raise_lows(now)
+    for offset in released:
+        writes.add_acked(offset)
+    deletes = [] if keeps else writes.take_passed(position)
+    writes.raise_watermark(position)
+    plan = SettlePlan(
+        p.lease,
+        position,
+        writes.watermark,
+        max(writes.claimed, ahead),
+        rows=tuple(writes.rows.values()),
+        deletes=tuple(deletes),
+        dead=tuple(writes.dead),
+        settled=tuple(writes.settled),
+        executions=tuple(executions),
+        ranges=tuple(ranges),
+        taken_up=writes.taken_up,
+        atomic=p.options.atomic,
+        release=release,
+        keep_results=p.options.keep_results,
+        filtered=writes.filtered,
+        members=writes.counted,
+        effects=tuple(writes.effects),
+        ahead=ahead > writes.claimed,
+        falls_back=falls_back,
+    )
+    writes.clear()
+    return plan
 
 
 def _has_waited(since: float, now: float, linger: float) -> bool:

@@ -23,41 +23,26 @@ ENOUGH: Final = 20  # messages, the latest read before: fewer say nothing, and c
 
 
 class Sieve:
-    """The filter of one assigned partition; where None: all messages pass."""
+    """The filter of one assigned partition. left_out: what was left out and P has not passed: up to where, and how many
+    messages, by each read."""
 
-    def __init__(self, group: str, where: Where | None):
+    def __init__(self, group: str, where: Where):
+        self.wants = where.matches
         self._where = where
         self._targets = ("", group)
-        # What was left out and P has not passed: up to where, and how many messages, by each read.
-        self._left_out: deque[tuple[int, int]] = deque()
+        self.left_out: deque[tuple[int, int]] = deque()
         self._matched = self._seen = 0  # of the latest messages; each read halves what those before it count for
-
-    @property
-    def filters(self) -> bool:
-        """Whether there is a filter."""
-        return self._where is not None
 
     @property
     def sifts(self) -> bool:
         """Whether it leaves out nearly all, so that only what matches is to be read whole."""
         return self._seen >= ENOUGH and self._matched * RARE <= self._seen
 
-    @property
-    def has_left_out(self) -> bool:
-        """Whether it has left out what the position has not passed."""
-        return bool(self._left_out)
-
-    def wants(self, message: FetchedMessage) -> bool:
-        """Tell whether the filter matches a message, or there is none."""
-        return self._where is None or self._where.matches(message)
-
     def take(
         self, messages: Sequence[FetchedMessage], horizon: int, remembered: Container[int]
     ) -> Sequence[FetchedMessage]:
         """Return what is to be received of messages that were read whole: what matches, and what has to be
         remembered."""
-        if self._where is None:
-            return messages
         matching = self._where.select(messages)
         self._note(len(matching), len(messages))
         if len(matching) == len(messages):
@@ -90,12 +75,12 @@ class Sieve:
             or ((headers := row[HEADERS]) and HEADER in headers and batch_of(headers))
         ]
         if count := len(rows) - len(kept):
-            self._left_out.append((min(rows[-1][0], horizon), count))
+            self.left_out.append((min(rows[-1][0], horizon), count))
         return kept
 
     def passed(self, position: int) -> int:
         """Return how many messages the position has now passed that were left out."""
         count = 0
-        while self._left_out and self._left_out[0][0] <= position:
-            count += self._left_out.popleft()[1]
+        while self.left_out and self.left_out[0][0] <= position:
+            count += self.left_out.popleft()[1]
         return count

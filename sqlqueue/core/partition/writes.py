@@ -1,16 +1,18 @@
-"""The write buffer: what the next plan writes, and the acks that need no row until they have waited long enough."""
+"""The writes of a partition: what the next plan stores, the acks that need no row until they have waited long enough,
+and which delivery-state rows there are, or will be once the next plan is written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import NamedTuple
+import heapq
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Mapping
 
 from sqlqueue.core.effects import EffectWrite
 from sqlqueue.core.membership import Member, member_of
 from sqlqueue.core.outcomes import ACKED, Outcome
-from sqlqueue.core.partition.blocked import KeyRanges
+from sqlqueue.core.partition.blocked import STALE, KeyRanges
+from sqlqueue.core.partition.key_limit import LimitedQueue
 from sqlqueue.core.partition.ordering import Entry
-from sqlqueue.core.partition.rows import Rows
 from sqlqueue.core.settle_plan import (
     DEAD_MEMBER,
     NOT_IN_FLIGHT,
@@ -22,43 +24,41 @@ from sqlqueue.core.settle_plan import (
 )
 
 
-class Gathered(NamedTuple):
-    """What a plan writes besides the offsets and the ranges."""
-
-    rows: Sequence[RowWrite]
-    deletes: Sequence[int]
-    dead: Sequence[DeadLetter]
-    settled: Sequence[SettledAttempt]
-    taken_up: Set[int]
-    filtered: int
-    members: Mapping[int, Member]
-    effects: Sequence[EffectWrite]
-
-
-class WriteBuffer:
+class Writes:
     """What the next plan writes. claimed, watermark: C (unless it is claimed ahead) and W as it writes them; members:
     the messages in memory that belong to a batch, by offset. One is counted in the plan after which the tables say
-    "settled" by having no row of it."""
+    "settled" by having no row of it. unsettled: the offsets of the unsettled rows, which hold the watermark; acked:
+    ascending those of the acked rows, which are deleted once the position has passed them; heads: how many ordering
+    queues, and messages without one, have an unsettled row."""
 
-    def __init__(self, claimed: int, watermark: int, rows: Rows, ranges: KeyRanges, members: dict[int, Member]):
+    def __init__(self, claimed: int, watermark: int, ranges: KeyRanges, members: dict[int, Member]):
         self.claimed, self.watermark = claimed, watermark
-        self.rows: dict[int, RowWrite] = {}
+        self.waits_since: float | None = None  # when acks, or those behind a slow message, began to wait
+        self.lingers_since: float | None = None  # when there was something for a plan that may wait
         # Above the position, in memory only; announced once stored. None: there is nothing to announce.
         self.acks: dict[int, SettledAttempt | Filtered | None] = {}
         self.awaited: list[int] = []  # offsets of acks that were put there since the last plan, and have a caller
-        self.taken_up: set[int] = set()  # claimed out of a blocked range: the next plan writes their first row
+        self.unsettled: set[int] = set()
+        self._lowest: list[int] = []  # heap of the same offsets, cleaned lazily
+        self.acked: list[int] = []
+        self.heads = 0
+        self._ranges, self._members = ranges, members
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin the next plan."""
+        self.rows: dict[int, RowWrite] = {}
+        self.taken_up: set[int] = set()  # claimed out of a blocked range: the plan writes their first row
         self.dead: list[DeadLetter] = []
         self.settled: list[SettledAttempt] = []
         self.filtered = 0  # how many of what is settled the consumer's filter has left out
         self.effects: list[EffectWrite] = []
-        self._rows, self._ranges = rows, ranges
-        self._members = members
-        self._counted: dict[int, Member] = {}
+        self.counted: dict[int, Member] = {}
 
     @property
     def due(self) -> bool:
         """Whether something is to be written."""
-        return bool(self.rows or self.settled or self._rows.has_acked or self._ranges.changed)
+        return bool(self.rows or self.settled or self.acked or self._ranges.changed)
 
     @property
     def only_acks(self) -> bool:
@@ -81,7 +81,7 @@ class WriteBuffer:
             kept = ranges is not None and entry.key and ranges.keep(offset, entry.key)
             if entry.row:
                 if kept:
-                    self._rows.keep_acked(offset)
+                    del self.acked[bisect_left(self.acked, offset)]
                 continue
             ack = acks.pop(offset)
             if isinstance(ack, SettledAttempt):
@@ -97,7 +97,7 @@ class WriteBuffer:
         """Turn an ack that has waited in memory into an acked row."""
         entry.row = True
         self.rows[entry.offset] = RowWrite(entry.offset, True, NOT_IN_FLIGHT, 1)
-        self._rows.add_acked(entry.offset)
+        self.add_acked(entry.offset)
         self.settle(self.acks.pop(entry.offset))
 
     def settle(self, settled: SettledAttempt | Filtered | None) -> None:
@@ -114,28 +114,60 @@ class WriteBuffer:
             if offset in self.acks:  # else the position has passed it
                 self.give_row(entries[offset])
 
-    def take(self, position: int, keeps: bool = False) -> Gathered:
-        """Return what to write now, with the position at this offset, and empty the buffer. keeps: without the acked
-        rows that it has passed."""
-        deletes = [] if keeps else self._rows.take_passed(position)
-        for offset in deletes:
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def add_row(self, entry: Entry) -> None:
+        """Add the row of a message: it has one, or the next plan writes it."""
+        entry.row = True
+        self.unsettled.add(entry.offset)
+        heapq.heappush(self._lowest, entry.offset)
+        queue = entry.queue
+        if queue is None:
+            self.heads += 1
+        else:
+            self.heads += not queue.rows or isinstance(queue, LimitedQueue)
+            queue.rows += 1
+
+    def settle_row(self, entry: Entry) -> None:
+        """Record that a message with an unsettled row is settled: that no longer holds the watermark."""
+        self.unsettled.remove(entry.offset)
+        queue = entry.queue
+        if queue is None:
+            self.heads -= 1
+        else:
+            queue.rows -= 1
+            self.heads -= not queue.rows or isinstance(queue, LimitedQueue)
+
+    def add_acked(self, offset: int) -> None:
+        """Add an acked row, to be deleted once the position has passed it."""
+        insort(self.acked, offset)
+
+    def add_acked_unless_kept(self, offset: int, key: str, position: int) -> None:
+        """Add an acked row, to be deleted once the position has passed it, unless its key's range may come to cover
+        it."""
+        if offset > position or not self._ranges.keep(offset, key):
+            insort(self.acked, offset)
+
+    def take_passed(self, position: int) -> list[int]:
+        """Return the acked rows that the position has passed: they are to be deleted."""
+        count = bisect_right(self.acked, position)
+        passed, self.acked = self.acked[:count], self.acked[count:]
+        for offset in passed:
             self.rows.pop(offset, None)
             if self._members:
                 self._count(offset)
-        self.watermark = self._rows.watermark(position)
-        gathered = Gathered(
-            tuple(self.rows.values()),
-            tuple(deletes),
-            tuple(self.dead),
-            tuple(self.settled),
-            frozenset(self.taken_up),
-            self.filtered,
-            self._counted,
-            tuple(self.effects),
-        )
-        self.rows, self.dead, self.settled, self.taken_up = {}, [], [], set()
-        self.filtered, self._counted, self.effects = 0, {}, []
-        return gathered
+        return passed
+
+    def raise_watermark(self, position: int) -> None:
+        """Let W follow the position: nothing at or below it is unsettled."""
+        if len(self._lowest) > 2 * len(self.unsettled) + STALE:
+            self._lowest = sorted(self.unsettled)
+        while self._lowest and self._lowest[0] not in self.unsettled:
+            heapq.heappop(self._lowest)
+        if self._lowest:
+            position = min(position, self._lowest[0] - 1)
+        lowest = self._ranges.lowest()
+        self.watermark = position if lowest is None else min(position, lowest)
 
     # -- members of batches -------------------------------------------------------------------------------------------
 
@@ -158,7 +190,7 @@ class WriteBuffer:
 
     def _count(self, offset: int) -> None:
         if (member := self._members.pop(offset, None)) is not None:
-            self._counted[offset] = member
+            self.counted[offset] = member
 
 
 def _is_awaited(attempt: Attempt, outcome: Outcome) -> bool:

@@ -1,0 +1,322 @@
+"""The state transitions of messages in memory: dispatched, acked, held with a row, released, blocked behind another,
+covered by a blocked range, forgotten. How they come there: see `arrivals`.
+
+Every function changes the state of one message, and leaves all parts consistent. A message at or below
+the position is outside the window.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from sqlqueue.core.effects import EffectWrite
+from sqlqueue.core.outcomes import ACKED, DEAD, LOST, POSTPONED, RELEASED, RETRIED, SUCCESS, Outcome, charged
+from sqlqueue.core.partition.key_limit import LimitedQueue
+from sqlqueue.core.partition.ordering import BEHIND, HELD, IN_FLIGHT, READY, SETTLED, Entry
+from sqlqueue.core.settle_plan import (
+    HEAVY,
+    NOT_IN_FLIGHT,
+    Attempt,
+    DeadLetter,
+    Filtered,
+    RowWrite,
+    SettledAttempt,
+)
+
+if TYPE_CHECKING:
+    from sqlqueue.core.partition.assigned import AssignedPartition
+
+
+# -- dispatched and finished --------------------------------------------------------------------------------------
+
+
+def dispatch(p: AssignedPartition, entry: Entry, deaths: int = 0) -> Attempt:
+    """Return an attempt of a message, which is in flight now; the next plan claims it."""
+    assert entry.message is not None
+    attempt = entry.attempt = Attempt(p.lease, entry.message, entry.count + 1 if entry.row else 1, deaths)
+    p.queues.dispatch(entry)
+    p.in_flight += 1
+    p.in_flight_size += entry.size
+    offset, writes = entry.offset, p.writes
+    if not entry.row:
+        if offset > p.window.position:
+            if offset > writes.claimed:
+                writes.claimed = offset
+            return attempt
+        _leave_range(p, entry)
+    writes.rows[offset] = RowWrite(offset, False, attempt.mark, attempt.number, p.options.visibility_timeout)
+    return attempt
+
+
+def _leave_range(p: AssignedPartition, entry: Entry) -> None:
+    """Count a message out of its blocked range: the plan that claims it writes its row, and raises the range's
+    low."""
+    p.writes.add_row(entry)
+    p.writes.taken_up.add(entry.offset)
+    if (one := p.ranges.get(entry.key)) is not None:
+        one.messages -= 1
+        p.ranges.touch(one)
+
+
+def finish(p: AssignedPartition, attempt: Attempt, outcome: Outcome, now: float) -> bool:
+    """Apply the outcome of an attempt; return False, and change nothing, if it was superseded (overrun)."""
+    entry = p.entries.get(attempt.message[0])
+    if entry is None or entry.attempt is not attempt:
+        return False
+    entry.attempt = None
+    p.in_flight -= 1
+    p.in_flight_size -= entry.size
+    if entry.queue is not None:
+        p.queues.returned(entry)
+    attempt.outcome = outcome
+    if outcome is SUCCESS and not entry.row and entry.offset > p.window.position:  # nearly always
+        settle(p, entry, SettledAttempt(attempt, outcome), now)
+        return True
+    kind = outcome.kind
+    if kind == ACKED and outcome.effect is not None and not outcome.committed:
+        p.writes.effects.append(EffectWrite(entry.offset, attempt.number, *outcome.effect))
+        _settle_with_row(p, entry, attempt, outcome, NOT_IN_FLIGHT, now)
+        return True
+    if kind == ACKED:
+        _ack(p, entry, attempt, outcome, now)
+        return True
+    if kind == DEAD:
+        dead_letter(p, entry, attempt, outcome, now)
+        return True
+    if kind == RELEASED:
+        _release(p, entry, attempt)
+    else:
+        _hold(p, entry, attempt, outcome, now)
+    if entry.queue is not None:
+        p.queues.advance(entry.queue, now)
+    return True
+
+
+def _ack(p: AssignedPartition, entry: Entry, attempt: Attempt, outcome: Outcome, now: float) -> None:
+    offset = entry.offset
+    if outcome.committed:
+        if offset > p.window.position:
+            # The handler's transaction wrote an acked row (or, for a batch, moved the position: then there is none,
+            # and deleting it later deletes nothing).
+            entry.row = True
+            p.writes.rows.pop(offset, None)
+    elif entry.row:
+        p.writes.rows[offset] = RowWrite(offset, True, NOT_IN_FLIGHT, attempt.number)
+    if entry.row:
+        p.writes.add_acked_unless_kept(offset, entry.key, p.window.position)
+    settle(p, entry, SettledAttempt(attempt, outcome), now)
+
+
+def dead_letter(p: AssignedPartition, entry: Entry, attempt: Attempt, outcome: Outcome, now: float) -> None:
+    """Settle a message with a copy in the dead-letter topic."""
+    p.writes.dead.append(DeadLetter(attempt.message, charged(attempt.number, outcome), outcome.error))
+    _settle_with_row(p, entry, attempt, outcome, p.writes.mark_of_dead(entry.offset), now)
+
+
+def _settle_with_row(
+    p: AssignedPartition, entry: Entry, attempt: Attempt, outcome: Outcome, mark: int, now: float
+) -> None:
+    """Settle a message of which a copy is made. The acked row is written in the same transaction as the copy,
+    unless the position passes the message there."""
+    error = outcome.error or None
+    p.writes.rows[entry.offset] = RowWrite(entry.offset, True, mark, attempt.number, 0.0, error)
+    entry.row = True
+    p.writes.add_acked_unless_kept(entry.offset, entry.key, p.window.position)
+    settle(p, entry, SettledAttempt(attempt, outcome), now)
+
+
+def _hold(p: AssignedPartition, entry: Entry, attempt: Attempt, outcome: Outcome, now: float) -> None:
+    """Let a message wait with a row until it is due: it was retried, postponed, or lost."""
+    count = attempt.number - 1 if outcome.kind == POSTPONED else attempt.number
+    delay = 1.0 if outcome.kind == LOST else outcome.delay
+    error = outcome.error or None
+    p.writes.rows[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, count, delay, error)
+    if not entry.row:
+        p.writes.add_row(entry)
+    entry.state, entry.message, entry.count, entry.due = HELD, None, count, now + delay
+    p.delays.add(entry)
+    block(p, entry)
+    if outcome.kind in (RETRIED, POSTPONED):
+        p.writes.settled.append(SettledAttempt(attempt, outcome))
+
+
+def hold_back(p: AssignedPartition, entry: Entry, delay: float, now: float) -> None:
+    """Let the first ready message of its key wait with a row, uncharged, until the key's rate allows it. Those
+    behind it wait with it."""
+    p.queues.withdraw(entry)
+    if not entry.row:
+        if entry.offset <= p.window.position:
+            _leave_range(p, entry)
+        else:
+            p.writes.add_row(entry)
+    entry.limited = True
+    _wait_until_due(p, entry, delay, now)
+    block(p, entry)
+
+
+def let_go(p: AssignedPartition, entry: Entry, now: float) -> None:
+    """Make a message due that was held back: its key has another rate."""
+    entry.limited = False
+    _wait_until_due(p, entry, 0.0, now)
+
+
+def _wait_until_due(p: AssignedPartition, entry: Entry, delay: float, now: float) -> None:
+    p.writes.rows[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, entry.count, delay)
+    entry.state, entry.due = HELD, now + delay
+    p.delays.add(entry)
+
+
+def _release(p: AssignedPartition, entry: Entry, attempt: Attempt) -> None:
+    """Make a message whose attempt did not start ready again, uncharged."""
+    queue = entry.queue
+    entry.refused = entry.refused or attempt.claimed_until < math.inf
+    if isinstance(queue, LimitedQueue):
+        _release_limited(p, entry, attempt, queue)
+        return
+    if entry.row:
+        entry.count = attempt.number - 1
+        p.writes.rows[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, entry.count)
+        if entry.key and queue is not None and queue.entries[0].state == HELD:
+            entry.state, entry.message = HELD, None
+            return
+    elif entry.key and queue is not None and queue.blocked_by_row(entry):
+        entry.state, entry.message = BEHIND, None
+        return
+    p.queues.make_ready(entry, attempt.message, outside=entry.row)
+    if queue is None:
+        p.queues.offer(entry)
+
+
+def _release_limited(p: AssignedPartition, entry: Entry, attempt: Attempt, queue: LimitedQueue) -> None:
+    if entry.row:
+        entry.count = attempt.number - 1
+        p.writes.rows[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, entry.count)
+    p.queues.make_ready(entry, attempt.message, outside=entry.row)
+    queue.add(entry)
+
+
+# -- waiting behind another ---------------------------------------------------------------------------------------
+
+
+def claim_with_row(p: AssignedPartition, entry: Entry) -> None:
+    """Write a row for a message in flight whose handler is slow, so that the position can pass it."""
+    assert entry.attempt is not None
+    entry.count = entry.attempt.number
+    p.writes.add_row(entry)
+    mark, timeout = entry.attempt.mark, p.options.visibility_timeout
+    p.writes.rows[entry.offset] = RowWrite(entry.offset, False, mark, entry.count, timeout)
+    block(p, entry)
+
+
+def block(p: AssignedPartition, blocking: Entry) -> None:
+    """Drop the payloads of the messages behind one that waits with its row, or whose handler is slow: they wait
+    with it."""
+    queue = blocking.queue
+    if queue is None or not blocking.key or isinstance(queue, LimitedQueue):
+        return
+    dropped: Entry | None = None
+    for entry in list(islice(queue.entries, queue.entries.index(blocking) + 1, None)):
+        if entry.state == BEHIND:
+            break  # and all that follow
+        if entry.state != READY:
+            continue
+        p.queues.withdraw(entry)
+        if entry.offset <= p.window.position and not entry.row:
+            forget(p, entry)  # its range still covers it
+            dropped = dropped or entry
+    if queue.range is not None and dropped is not None:
+        # Not earlier: what is in flight may be acked before its row is written, and must not be read back then.
+        queue.range.begin_again(dropped.offset - 1)
+
+
+def block_loaded(p: AssignedPartition) -> None:
+    """Block loaded messages that are behind messages in flight: they wait with their rows, or in a blocked
+    range."""
+    for entry in list(p.queues.loaded.values()):
+        queue = entry.queue
+        if queue is not None and queue.entries and queue.entries[0].state == IN_FLIGHT:
+            block(p, queue.entries[0])
+
+
+def park(p: AssignedPartition, loaded: bool) -> None:
+    """Drop the payloads of what waits in line because its key is at its limit, so that the key's range can cover
+    it. loaded: of those outside the window, too, which were loaded for when the key may go on."""
+    for queue in p.queues.full_queues():
+        dropped: Entry | None = None
+        for entry in list(queue.entries):
+            if entry.state == READY and (loaded or entry.offset > p.window.position):
+                p.queues.withdraw(entry)
+                if entry.offset <= p.window.position:
+                    forget(p, entry)
+                    dropped = dropped or entry
+        if queue.range is not None and dropped is not None:
+            queue.range.begin_again(dropped.offset - 1)
+        for entry in list(queue.again) if loaded else ():
+            p.queues.withdraw(entry)
+            queue.due.append(entry)
+            queue.again.remove(entry)
+
+
+def cover(p: AssignedPartition, entry: Entry) -> bool:
+    """Let the key's blocked range cover a message that waits behind an earlier one of its key, and forget it, so
+    that the position can pass it. Return False if it does not wait so."""
+    queue = entry.queue
+    if not entry.key or entry.state not in (READY, BEHIND) or queue is None or not queue.blocked_by_row(entry):
+        return False
+    if entry.state == READY:
+        p.queues.withdraw(entry)
+    forget(p, entry)
+    queue.range = p.ranges.extend(entry.key, entry.offset)
+    if isinstance(queue, LimitedQueue):
+        p.queues.advance(queue, 0.0)
+    return True
+
+
+# -- out of memory ------------------------------------------------------------------------------------------------
+
+
+def settle(p: AssignedPartition, entry: Entry, settled: SettledAttempt | Filtered | None, now: float) -> None:
+    """Remove a settled message from its ordering queue, and from memory if the position has passed it. `settled` is
+    announced once a row or the position has stored it."""
+    if entry.state == READY:
+        p.queues.withdraw(entry)
+    entry.state, entry.message = SETTLED, None
+    if entry.mark:
+        p.in_doubt.remove(entry)
+    offset, passed = entry.offset, entry.offset <= p.window.position
+    if offset in p.writes.unsettled:
+        p.writes.settle_row(entry)
+    if isinstance(settled, SettledAttempt) and settled.outcome.kind == ACKED and entry.size > HEAVY:
+        settled = settled._replace(attempt=settled.attempt.to_announce())
+    if not entry.row and not passed:
+        if isinstance(settled, SettledAttempt) and settled.outcome.kept is not None:
+            p.writes.awaited.append(offset)
+        p.writes.acks[offset] = settled
+    else:
+        p.writes.settle(settled)
+    queue = entry.queue
+    if queue is not None:
+        queue.remove(entry)
+        p.queues.advance(queue, now)
+    if passed:
+        del p.entries[offset]
+
+
+def passed(p: AssignedPartition, offsets: list[int]) -> None:
+    """Forget the acked ones of these offsets, which the position has passed: that stores their acks."""
+    entries = p.entries
+    known = [entries[offset] for offset in offsets if offset in entries]
+    settled = [entry for entry in known if entry.state == SETTLED]
+    p.writes.passed(settled)
+    for entry in settled:
+        del entries[entry.offset]
+
+
+def forget(p: AssignedPartition, entry: Entry) -> None:
+    """Forget a message that is not ready, and has no row."""
+    del p.entries[entry.offset]
+    p.writes.leave(entry.offset)
+    if entry.queue is not None:
+        entry.queue.remove(entry)
