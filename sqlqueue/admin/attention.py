@@ -8,8 +8,7 @@ from typing import NamedTuple
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
-from sqlqueue.admin.links import page_url
-from sqlqueue.admin.permissions import may
+from sqlqueue.admin.pages import may, page_url
 from sqlqueue.stats import finding_kinds
 from sqlqueue.stats.finding_kinds import Finding
 

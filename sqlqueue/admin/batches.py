@@ -20,8 +20,7 @@ from sqlqueue.admin.actions.base import log_action
 from sqlqueue.admin.cells import tag
 from sqlqueue.admin.keyset import KeysetChangeList, Page
 from sqlqueue.admin.keyset_sections import SectionedAdmin
-from sqlqueue.admin.pages import show
-from sqlqueue.admin.permissions import may, require
+from sqlqueue.admin.pages import may, require, show
 from sqlqueue.database.log import current_log
 from sqlqueue.models import Batch
 from sqlqueue.operations.batches import retry_failed

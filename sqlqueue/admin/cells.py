@@ -1,13 +1,107 @@
-"""HTML for the cells of lists."""
+"""What pages show of data: text and HTML in which nothing is obeyed by a browser, the beginnings of payloads, bytes
+as a download."""
 
 from __future__ import annotations
 
+import mimetypes
+import re
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+from django.db import models
+from django.db.models.functions import Cast, Left
+from django.http import Http404, HttpResponse
+from django.template.defaultfilters import filesizeformat
+from django.template.response import SimpleTemplateResponse
 from django.utils.html import format_html
 from django.utils.text import Truncator
+from django.utils.translation import gettext as _
 
-from sqlqueue.admin.readable import harmless
+from sqlqueue.core import indented as indentation
+from sqlqueue.core.logfmt import printable
+from sqlqueue.core.outcomes import REPLAYED
+from sqlqueue.database.log import Log, current_log
+from sqlqueue.log.encoding import NOTHING
+from sqlqueue.models import Message, Receipt
+from sqlqueue.payloads.content_types import UNKNOWN, content_type_of
+from sqlqueue.stats.bodies import Body, bodies
+from sqlqueue.stats.group_status import statuses_of
 
+# What no language needs, and a browser obeys or hides: control characters but for line ends and tabs, and what turns
+# the direction, parts lines or is not seen. Joiners, marks of direction and spaces of no width stay: translations have
+# them.
+CONTROLS = r"\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
+OBEYED = rf"[{CONTROLS}\u061c\u180e\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+SENT_BACK = r"<(?:input|option|button)\b[^>]*>|<textarea\b.*?</textarea>"  # by a form, as it is
+BEGINNING = 100  # characters of a payload
 MOST_OF_A_KEY = 24  # characters of a key or an id in a list
+MOST_RECEIPTS_READ = 2_000  # for a page of messages
+PARTS = re.compile(f"{OBEYED}|{SENT_BACK}", re.DOTALL)
+
+
+def harmless(text: str) -> str:
+    """Return a text whose control characters, and those that turn the direction of writing, are escaped as in JSON;
+    lines and tabs stay."""
+    return printable(text, keep="\n\t")
+
+
+def with_harmless_page(view: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a view on whose page no browser obeys a text: a name, an error, a title, a part of Django's own.
+    Only the values that forms send back are left as they are."""
+
+    @wraps(view)
+    def shown(*args: Any, **options: Any) -> Any:
+        response = view(*args, **options)
+        if isinstance(response, SimpleTemplateResponse):
+            response.add_post_render_callback(_escape)
+        return response
+
+    return shown
+
+
+def _escape(response: SimpleTemplateResponse) -> None:
+    html = response.content.decode(response.charset)
+    response.content = PARTS.sub(lambda part: part[0] if len(part[0]) > 1 else printable(part[0]), html)
+
+
+def indented(value: Any, most: int, cut: str = "…") -> str:
+    """Return a value as indented JSON, harmless, to be read. After `most` characters there is `cut` on a line of its
+    own."""
+    text, whole = indentation.indented(value, most)
+    return harmless(text) if whole else harmless(text[:most]) + f"\n{cut}"
+
+
+def editable(value: Any) -> str:
+    """Return a value as JSON, harmless, which is the same value: a form sends it back. It is indented unless that makes
+    it very long."""
+    return harmless(indentation.indented_or_compact(value))
+
+
+def described(body: Body) -> str:
+    """Return the type and the size of bytes as lists show them."""
+    return f"{body.content_type}, {filesizeformat(body.size)}"
+
+
+def download(model: type[models.Model], key: int) -> HttpResponse:
+    """Return the bytes of a message as a file to save. Raises Http404 if there are none."""
+    rows = model._default_manager.using(current_log().alias).filter(pk=key).exclude(body=None)
+    row = rows.only("pk", "body", "headers").first()
+    if row is None:
+        raise Http404
+    kind = content_type_of(row.headers).partition(";")[0].strip()
+    name = f"message-{key}{mimetypes.guess_extension(kind) or '.bin'}"
+    # A publisher names the type: no browser may act on it.
+    return HttpResponse(
+        bytes(row.body),
+        content_type=UNKNOWN,
+        headers={
+            "Content-Disposition": f'attachment; filename="{name}"',
+            "X-Content-Type-Options": "nosniff",
+            "Content-Security-Policy": "sandbox; default-src 'none'",
+            "Cache-Control": "private, no-store",
+        },
+    )
 
 
 def tag(text: object) -> str:
@@ -27,3 +121,46 @@ def key_id(key: str, id: str | None) -> str:
     if not id:
         return key_html
     return format_html('{}<div class="quiet" title="{}">{}</div>', key_html, id, Truncator(id).chars(MOST_OF_A_KEY))
+
+
+def show_previews(model: type[models.Model], rows: Sequence[Any]) -> None:
+    """Set `preview` of rows: the beginning of the payload as the database has it; of bytes, their type and size. One
+    statement, and another one if there may be bytes, on the database that the rows were read from."""
+    if not rows:
+        return
+    log = Log.of(rows[0]._state.db)
+    texts = model._default_manager.using(log.alias).filter(pk__in=[row.pk for row in rows])
+    beginning = Left(Cast("payload", models.TextField()), BEGINNING + 1)
+    found = dict(texts.annotate(beginning=beginning).values_list("pk", "beginning"))
+    bytes_of = bodies(log, model, empty) if (empty := [key for key, text in found.items() if text == NOTHING]) else {}
+    for row in rows:
+        shown = described(bytes_of[row.pk]) if row.pk in bytes_of else found.get(row.pk)
+        row.preview = harmless(Truncator(shown or "").chars(BEGINNING))
+
+
+def show_outcomes(rows: Sequence[Message]) -> None:
+    """Set `outcomes` of messages: the status in each group of the topic, and the seconds of the last delivery as a
+    text, if there is a receipt."""
+    if not rows:
+        return
+    log = Log.of(str(rows[0]._state.db))
+    found, seconds = statuses_of(log, rows), _seconds(log, [row.offset for row in rows])
+    for row in rows:
+        row.outcomes = [(one, _text(seconds.get((row.offset, one.group)))) for one in found[row.offset]]  # type: ignore[attr-defined]
+
+
+def _seconds(log: Log, offsets: Sequence[int]) -> dict[tuple[int, str], float]:
+    """Return the seconds of the last delivery of each message to each group.
+
+    Index: (message_offset, consumer_group).
+    """
+    receipts = Receipt.objects.using(log.alias).filter(message_offset__in=offsets).exclude(outcome=REPLAYED)
+    columns = ("message_offset", "consumer_group", "started_at", "finished_at")
+    newest = receipts.order_by("-id").values_list(*columns)[:MOST_RECEIPTS_READ]
+    return {
+        (offset, group): (finished - started).total_seconds() for offset, group, started, finished in reversed(newest)
+    }
+
+
+def _text(seconds: float | None) -> str:
+    return "" if seconds is None else _("%(seconds).3f s") % {"seconds": seconds}

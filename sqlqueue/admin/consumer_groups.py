@@ -21,12 +21,10 @@ from sqlqueue.admin.cells import tag
 from sqlqueue.admin.charts import Chart, TimeRange
 from sqlqueue.admin.flow import FlowForm, changes, flow_notes
 from sqlqueue.admin.keyset import KeysetChangeList, Page
-from sqlqueue.admin.links import page_url
 from sqlqueue.admin.moving import MoveForm
 from sqlqueue.admin.overview import HOURS, OverviewRows, dead_letters_url, requested_hours, states, three_charts
-from sqlqueue.admin.pages import LOCK_TIMEOUT, show
+from sqlqueue.admin.pages import LOCK_TIMEOUT, may, page_url, require, show
 from sqlqueue.admin.pausing import PausableAdmin
-from sqlqueue.admin.permissions import may, require
 from sqlqueue.database.log import Log, current_log
 from sqlqueue.database.transactions import outside_transactions
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown

@@ -11,9 +11,7 @@ from django.utils.translation import gettext as _
 from sqlqueue.admin.actions.base import chosen_offsets, run_action
 from sqlqueue.admin.actions.dead_letter_actions import DEAD_LETTER_ACTIONS, LISTED, DeadLetterAction
 from sqlqueue.admin.keyset import cut, page_keys
-from sqlqueue.admin.pages import show
-from sqlqueue.admin.permissions import ModelAdmin, may, require
-from sqlqueue.admin.replica import list_log, replica
+from sqlqueue.admin.pages import ModelAdmin, list_log, may, replica, require, show
 from sqlqueue.core.outcomes import storable
 from sqlqueue.database.log import current_log
 from sqlqueue.models import ConsumerGroup

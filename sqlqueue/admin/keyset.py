@@ -16,9 +16,8 @@ from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from sqlqueue.admin.permissions import ReadOnlyAdmin
-from sqlqueue.admin.readable import harmless
-from sqlqueue.admin.replica import Replica, list_log, replica
+from sqlqueue.admin.cells import harmless
+from sqlqueue.admin.pages import ReadOnlyAdmin, Replica, list_log, replica
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
 from sqlqueue.core.outcomes import storable
 from sqlqueue.database.log import Log

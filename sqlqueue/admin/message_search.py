@@ -31,16 +31,6 @@ SHOWN = (
     "fingerprint",
 )
 HEADER_FIELD = "header-"  # and the name of an indexed header
-DATETIME_FORMAT = "%Y-%m-%dT%H:%M"
-
-
-class DateTimeLocalInput(forms.DateTimeInput):
-    """The browser's own field for a date and time."""
-
-    input_type = "datetime-local"
-
-    def __init__(self) -> None:
-        super().__init__(format=DATETIME_FORMAT)
 
 
 class SearchForm(forms.Form):
@@ -54,13 +44,11 @@ class SearchForm(forms.Form):
     since = MomentField(
         label=gettext_lazy("Since"),
         required=False,
-        widget=DateTimeLocalInput,
         help_text=gettext_lazy("to within some seconds"),
     )
     until = MomentField(
         label=gettext_lazy("Until"),
         required=False,
-        widget=DateTimeLocalInput,
         help_text=gettext_lazy("to within some seconds"),
     )
 

@@ -19,14 +19,10 @@ from sqlqueue.admin import dead_letters
 from sqlqueue.admin.actions.base import OffersActions, chosen_offsets, run_action
 from sqlqueue.admin.actions.deletion import Delete
 from sqlqueue.admin.actions.message_actions import MESSAGE_ACTIONS, MessageAction
-from sqlqueue.admin.bodies import download
-from sqlqueue.admin.cells import code, key_id, tag
+from sqlqueue.admin.cells import code, download, harmless, indented, key_id, show_outcomes, show_previews, tag
 from sqlqueue.admin.keyset import KeysetAdmin, KeysetChangeList, Page, page_keys
 from sqlqueue.admin.message_search import HEADER_FIELD, SearchForm, found
-from sqlqueue.admin.pages import show
-from sqlqueue.admin.permissions import require
-from sqlqueue.admin.previews import show_outcomes, show_previews
-from sqlqueue.admin.readable import harmless, indented
+from sqlqueue.admin.pages import require, show
 from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED
 from sqlqueue.database.log import Log, current_log
 from sqlqueue.models import Message, Receipt

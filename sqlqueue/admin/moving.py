@@ -33,7 +33,6 @@ class MoveForm(forms.Form):
     time = MomentField(
         label=gettext_lazy("or from time"),
         help_text=gettext_lazy("of publishing, in this site's time zone"),
-        widget=forms.DateTimeInput({"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
         required=False,
     )
 

@@ -17,7 +17,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from sqlqueue.admin.permissions import may
+from sqlqueue.admin.pages import may
 
 APP = "sqlqueue"
 FIRST = (

@@ -15,11 +15,8 @@ from django.utils.translation import gettext as _
 
 from sqlqueue.admin.attention import VisibleFindings, visible_findings
 from sqlqueue.admin.charts import Chart, TimeRange, chart
-from sqlqueue.admin.links import page_url
 from sqlqueue.admin.navigation import arrange, internals
-from sqlqueue.admin.pages import show
-from sqlqueue.admin.permissions import ReadOnlyAdmin
-from sqlqueue.admin.replica import list_log, replica
+from sqlqueue.admin.pages import ReadOnlyAdmin, list_log, page_url, replica, show
 from sqlqueue.core.effects import texts
 from sqlqueue.database.log import Log
 from sqlqueue.models import ConsumerGroup, Overview

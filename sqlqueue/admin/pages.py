@@ -1,14 +1,133 @@
-"""What the pages of the admin that are no lists have in common."""
+"""What all pages have in common: permissions, addresses, and the log that they read."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from django.contrib import admin
+from django.contrib.admin.utils import quote
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
+from django.urls import NoReverseMatch, URLPattern, reverse
+from django.utils.http import urlencode
 
-from sqlqueue.admin.permissions import ModelAdmin
+from sqlqueue.admin.cells import with_harmless_page
+from sqlqueue.conf import settings
+from sqlqueue.core.outcomes import storable
+from sqlqueue.database.log import Log, current_log, reading_log
+from sqlqueue.stats.durations import duration
+from sqlqueue.stats.replica import newest_heartbeat
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Any]
+else:
+    ModelAdmin = admin.ModelAdmin
+
+
+def may(request: HttpRequest, codename: str) -> bool:
+    """Tell whether the user has one of the queue's permissions, such as "redeliver_message", or another app's, such as
+    "sqlqueue_people.view_workitem"."""
+    return bool(request.user.has_perm(codename if "." in codename else f"sqlqueue.{codename}"))
+
+
+def require(request: HttpRequest, *codenames: str) -> None:
+    """Raise PermissionDenied unless the user has all of the queue's permissions that are named."""
+    for codename in codenames:
+        if not may(request, codename):
+            raise PermissionDenied
+
+
+def user_name(request: HttpRequest) -> str:
+    """Return the user's name as the queue's tables keep it: text, also where a project's user model names users by
+    UUIDs or numbers."""
+    return str(request.user.get_username())
+
+
+class ReadOnlyAdmin(ModelAdmin):
+    """Shows a table of the queue's database to users who may view it. Only operations change it."""
+
+    @property
+    def urls(self) -> list[URLPattern]:
+        """The URLs of its pages, on which nothing is obeyed by a browser."""
+        patterns: list[URLPattern] = self.get_urls()
+        for one in patterns:
+            one.callback = with_harmless_page(one.callback)
+        return patterns
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return the rows on the queue's database, whether its router is installed or not."""
+        return super().get_queryset(request).using(current_log().alias)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return the row with the key of a URL, None if there is none. The key may have characters that a database
+        refuses."""
+        return super().get_object(request, storable(object_id), from_field)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Return False: only operations add rows."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return False: only operations change rows."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return False: only operations delete rows."""
+        return False
+
+
+def page_url(request: HttpRequest, model: str, name: str, key: int | str | None = None, **query: str) -> str:
+    """Return the URL of a model's page ("changelist", "change", …) in the current admin site; "" if the user may not
+    view the model, or the site has not registered it."""
+    if not may(request, f"view_{model}"):
+        return ""
+    site = getattr(request, "current_app", "admin")
+    try:
+        url = reverse(f"admin:sqlqueue_{model}_{name}", args=[] if key is None else [quote(key)], current_app=site)
+    except NoReverseMatch:
+        return ""
+    return f"{url}?{urlencode(query)}" if query else url
+
+
+CHANGED = "sqlqueue_changed"  # in the session: when its user last changed something, by the web server's clock
+OWN_CHANGE_SEEN = 60.0  # seconds after a change for which its user's lists are read from the queue's own database
+
+
+class Replica(NamedTuple):
+    """What a page says of the replica that it was read from. behind: the age of the newest heartbeat there, as a text;
+    "" if there is none."""
+
+    log: Log
+    behind: str
+
+
+def list_log(request: HttpRequest) -> Log:
+    """Return the log that a list, a chart or a search is read from."""
+    log = reading_log()
+    if log == current_log() or request.method not in ("GET", "HEAD"):
+        return current_log()
+    changed = request.session.get(CHANGED)
+    recently = changed is not None and abs(time.time() - changed) < OWN_CHANGE_SEEN
+    return current_log() if recently else log
+
+
+def replica(log: Log) -> Replica | None:
+    """Return what the page says that was read from a log; None unless it is the replica."""
+    if not settings.is_replica(log.alias):
+        return None
+    age = newest_heartbeat(log)
+    return Replica(log, "" if age is None else duration(age))
+
+
+def remember_change(request: HttpRequest) -> None:
+    """Let the user see on lists what was changed: these are read from the queue's own database for a while."""
+    if settings.is_replica(reading_log().alias):
+        request.session[CHANGED] = time.time()
+
 
 # Seconds for which a request waits for transactions that publish. It occupies a worker of the web server meanwhile.
 LOCK_TIMEOUT = 3.0

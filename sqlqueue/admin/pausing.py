@@ -17,7 +17,7 @@ from django.views.decorators.http import require_POST
 
 from sqlqueue.admin.actions.base import log_action
 from sqlqueue.admin.keyset_sections import SectionedAdmin
-from sqlqueue.admin.permissions import may, require
+from sqlqueue.admin.pages import may, require
 from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import ConsumerGroup, PeriodicSchedule, Topic

@@ -17,9 +17,8 @@ from django.views.decorators.http import require_POST
 from sqlqueue.admin.actions.base import log_action
 from sqlqueue.admin.cells import code, tag
 from sqlqueue.admin.keyset import KeysetChangeList, Page
-from sqlqueue.admin.pages import show
+from sqlqueue.admin.pages import may, require, show
 from sqlqueue.admin.pausing import PausableAdmin
-from sqlqueue.admin.permissions import may, require
 from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.models import PeriodicSchedule

@@ -16,9 +16,8 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods
 
 from sqlqueue.admin.actions.base import log_action
-from sqlqueue.admin.pages import LOCK_TIMEOUT, show
+from sqlqueue.admin.pages import LOCK_TIMEOUT, may, require, show
 from sqlqueue.admin.pausing import PausableAdmin
-from sqlqueue.admin.permissions import may, require
 from sqlqueue.admin.times import MomentField
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.log import current_log
@@ -38,7 +37,6 @@ class PurgeForm(forms.Form):
     time = MomentField(
         label=gettext_lazy("Published before"),
         help_text=gettext_lazy("in this site's time zone, to within some seconds"),
-        widget=forms.DateTimeInput({"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
         required=False,
     )
     through = forms.IntegerField(

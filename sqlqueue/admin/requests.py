@@ -19,10 +19,9 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods
 
 from sqlqueue.admin.actions.base import log_action
+from sqlqueue.admin.cells import harmless
 from sqlqueue.admin.keyset import NUMBER, KeysetAdmin
-from sqlqueue.admin.pages import show
-from sqlqueue.admin.permissions import may, require, user_name
-from sqlqueue.admin.readable import harmless
+from sqlqueue.admin.pages import may, require, show, user_name
 from sqlqueue.admin.times import MomentField
 from sqlqueue.core.bounds import LEAST_RATE, MOST_ATTEMPTS, MOST_RATE
 from sqlqueue.core.keys import KEY_LENGTH
@@ -45,8 +44,6 @@ MOST_GROUPS = 1_000  # in the form's list
 METHODS = ["GET", "HEAD", "POST"]
 PERMISSION_OF = {REPLAY: "replay_message", RESCHEDULE: "reschedule_deliverystate"}
 WAITING = {FAILING: gettext_lazy("failing"), POSTPONED: gettext_lazy("postponed")}
-DATETIME_INPUT = {"type": "datetime-local", "step": "1"}
-DATETIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
 
 
 class RescheduleManyForm(forms.Form):
@@ -75,13 +72,11 @@ class RescheduleManyForm(forms.Form):
     )
     since = MomentField(
         label=gettext_lazy("Published since"),
-        widget=forms.DateTimeInput(DATETIME_INPUT, format=DATETIME_FORMAT),
         required=False,
     )
     until = MomentField(
         label=gettext_lazy("Published before"),
         help_text=gettext_lazy("in this site's time zone, to within some seconds"),
-        widget=forms.DateTimeInput(DATETIME_INPUT, format=DATETIME_FORMAT),
         required=False,
     )
     delay = forms.FloatField(

@@ -12,7 +12,7 @@ from django.db.models.functions import Cast, Coalesce, Length
 from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext_lazy
 
-from sqlqueue.admin.readable import editable
+from sqlqueue.admin.cells import editable
 from sqlqueue.admin.times import StoredMomentField
 from sqlqueue.core.keys import GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, TOPIC_LENGTH
 from sqlqueue.database.log import Log
@@ -67,7 +67,6 @@ class ScheduledForm(forms.Form):
     at = StoredMomentField(
         label=gettext_lazy("Due"),
         help_text=gettext_lazy("In this site's time zone; a time that is past: at once."),
-        widget=forms.DateTimeInput({"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
     )
     topic = ExactText(gettext_lazy("Topic"), TOPIC_LENGTH, required=True)
     key = ExactText(gettext_lazy("Key"), KEY_LENGTH)

@@ -12,10 +12,8 @@ from django.utils.html import format_html
 from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
 
-from sqlqueue.admin.cells import code, key_id, tag
+from sqlqueue.admin.cells import code, harmless, key_id, show_previews, tag
 from sqlqueue.admin.keyset import KeysetChangeList, Page
-from sqlqueue.admin.previews import show_previews
-from sqlqueue.admin.readable import harmless
 from sqlqueue.admin.scheduled_pages import ScheduledPages
 from sqlqueue.models import ScheduledMessage
 

@@ -15,11 +15,10 @@ from django.utils.translation import gettext_lazy
 
 from sqlqueue.admin.actions.base import OffersActions, chosen_offsets, log_action, run_action
 from sqlqueue.admin.actions.scheduled_actions import SCHEDULED_ACTIONS
-from sqlqueue.admin.bodies import download
+from sqlqueue.admin.cells import download
 from sqlqueue.admin.keyset import NUMBER
 from sqlqueue.admin.keyset_sections import SectionedAdmin
-from sqlqueue.admin.pages import show
-from sqlqueue.admin.permissions import may, require
+from sqlqueue.admin.pages import may, require, show
 from sqlqueue.admin.scheduled_form import MOST_EDITED, ScheduledForm, with_texts
 from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import SqlqueueError

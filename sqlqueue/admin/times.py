@@ -1,4 +1,4 @@
-"""Form fields for times."""
+"""Form fields for times, as the browser's own field for a date and a time of day asks for them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from django.utils.timezone import is_naive, make_aware
 
 class MomentField(forms.DateTimeField):
     """A time in the site's time zone. Its value is aware, also with USE_TZ = False."""
+
+    widget = forms.DateTimeInput({"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S")
 
     def to_python(self, value: Any) -> datetime | None:
         """Return the time; None for an empty field."""

@@ -18,8 +18,7 @@ from django.views.decorators.http import require_http_methods
 from sqlqueue.admin.actions.base import log_action
 from sqlqueue.admin.cells import tag
 from sqlqueue.admin.overview import OverviewRows
-from sqlqueue.admin.pages import show
-from sqlqueue.admin.permissions import may, require
+from sqlqueue.admin.pages import may, require, show
 from sqlqueue.admin.purging import PurgeableAdmin
 from sqlqueue.admin.topic_options import OptionsForm, option_notes, sentence
 from sqlqueue.core.setting.topics import ACKED

@@ -10,7 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from factory import Iterator
 
-from sqlqueue.admin import collected_messages
+from sqlqueue.admin import tables
 from sqlqueue.models import (
     CollectedMessage,
     DeliveryState,
@@ -186,7 +186,7 @@ def test_of_many_collected_messages_of_a_key_some_are_found(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     CollectedMessageFactory.create_batch(5, partition_key="ann")
-    monkeypatch.setattr(collected_messages, "MOST_FOUND", 3)
+    monkeypatch.setattr(tables, "MOST_FOUND", 3)
     html = page(admin_client, "/admin/sqlqueue/collectedmessage/?q=ann")
     assert len(rows(html)) == 3
     assert "the newest 3" in html

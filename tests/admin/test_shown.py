@@ -10,7 +10,6 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import publish
-from sqlqueue.admin import previews
 from sqlqueue.log.groups import register
 from sqlqueue.models import Message, Receipt, ScheduledMessage, Topic
 from sqlqueue.operations.pause import pause
@@ -113,7 +112,7 @@ def test_the_last_delivery_of_each_is_the_one_whose_seconds_are_shown(
             serial=number,
         )
     for most in (2_000, 1):
-        monkeypatch.setattr(previews, "MOST_RECEIPTS_READ", most)
+        monkeypatch.setattr("sqlqueue.admin.cells.MOST_RECEIPTS_READ", most)
         html = page(admin_client, f"{LISTS}message/?offset={stage.good[0]}")
         assert cells(html, "outcomes") == ["audit: acknowledged 2.500 s g: acknowledged"]
 

@@ -15,7 +15,7 @@ from django.urls import reverse
 from pytest_django import Settings
 
 from sqlqueue import Delivery, publish
-from sqlqueue.admin.replica import CHANGED, OWN_CHANGE_SEEN
+from sqlqueue.admin.pages import CHANGED, OWN_CHANGE_SEEN
 from sqlqueue.checks import TAG
 from sqlqueue.conf import settings as queue_settings
 from sqlqueue.database.log import Log

@@ -16,9 +16,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 
 from sqlqueue.admin.keyset import NUMBER
-from sqlqueue.admin.pages import show
-from sqlqueue.admin.permissions import ModelAdmin, may, require
-from sqlqueue.admin.replica import remember_change
+from sqlqueue.admin.pages import ModelAdmin, may, remember_change, require, show
 from sqlqueue.exceptions import SqlqueueError
 
 CONFIRMED = "confirmed"

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue.admin.actions.base import MOST_LISTED, Action, log_action
-from sqlqueue.admin.permissions import user_name
+from sqlqueue.admin.pages import user_name
 from sqlqueue.core.bounds import LEAST_RATE, MOST_RATE
 from sqlqueue.database.log import current_log
 from sqlqueue.models import Topic, dead_letter_topic

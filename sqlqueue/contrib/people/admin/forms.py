@@ -11,7 +11,7 @@ from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from sqlqueue.admin.readable import editable
+from sqlqueue.admin.cells import editable
 from sqlqueue.admin.times import MomentField
 from sqlqueue.contrib.people.admin.permissions import REVIEW, WORK, user_named
 from sqlqueue.contrib.people.models import WorkItem
@@ -130,7 +130,6 @@ class LaterForm(_WithComment):
     until = MomentField(
         label=gettext_lazy("Until"),
         help_text=gettext_lazy("in this site's time zone"),
-        widget=forms.DateTimeInput({"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
     )
     field_order = ("until", "comment")
 

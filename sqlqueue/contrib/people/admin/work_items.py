@@ -16,15 +16,10 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from sqlqueue.admin.bodies import download
-from sqlqueue.admin.cells import key_id, tag
+from sqlqueue.admin.cells import download, harmless, indented, key_id, tag
 from sqlqueue.admin.keyset import KeysetAdmin
-from sqlqueue.admin.links import page_url
 from sqlqueue.admin.navigation import arrange_app
-from sqlqueue.admin.pages import show
-from sqlqueue.admin.permissions import user_name
-from sqlqueue.admin.readable import harmless, indented
-from sqlqueue.admin.replica import remember_change
+from sqlqueue.admin.pages import page_url, remember_change, show, user_name
 from sqlqueue.contrib.people import work
 from sqlqueue.contrib.people.admin.forms import AssignForm, CommentForm, DecisionForm, LaterForm, ReviewForm, TakeForm
 from sqlqueue.contrib.people.admin.other_pages import APP, MINE, with_my_work
