@@ -18,8 +18,7 @@ from django.views.decorators.http import require_POST
 
 from sqlqueue.admin.actions.base import log_action
 from sqlqueue.admin.cells import tag
-from sqlqueue.admin.keyset import KeysetChangeList, Page
-from sqlqueue.admin.keyset_sections import SectionedAdmin
+from sqlqueue.admin.lists import KeysetAdmin, KeysetChangeList
 from sqlqueue.admin.pages import may, require, show
 from sqlqueue.database.log import current_log
 from sqlqueue.models import Batch
@@ -36,7 +35,7 @@ STATES = {
 
 
 @admin.register(Batch)
-class BatchAdmin(SectionedAdmin):
+class BatchAdmin(KeysetAdmin):
     """The list of batches: those that may still end otherwise, then the others; newest first."""
 
     list_display = ("__str__", "state", "progress", "failed", "created_at", "ended_at")
@@ -47,11 +46,11 @@ class BatchAdmin(SectionedAdmin):
         """Return the conditions of the sections."""
         return [Q(over=False), Q(over=True)]
 
-    def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> Page:
+    def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> list[Any]:
         """Return the rows of a page, each with its status; six statements more."""
         page = super().get_page(request, changes)
-        found = statuses(changes.log, [row.pk for row in page.rows])
-        for row in page.rows:
+        found = statuses(changes.log, [row.pk for row in page])
+        for row in page:
             row.status = found.get(row.pk)  # None: it was collected just now
         return page
 

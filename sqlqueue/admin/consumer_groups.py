@@ -20,7 +20,7 @@ from sqlqueue.admin.actions.base import log_action
 from sqlqueue.admin.cells import tag
 from sqlqueue.admin.charts import Chart, TimeRange
 from sqlqueue.admin.flow import FlowForm, changes, flow_notes
-from sqlqueue.admin.keyset import KeysetChangeList, Page
+from sqlqueue.admin.lists import KeysetChangeList
 from sqlqueue.admin.moving import MoveForm
 from sqlqueue.admin.overview import HOURS, OverviewRows, dead_letters_url, requested_hours, states, three_charts
 from sqlqueue.admin.pages import LOCK_TIMEOUT, may, page_url, require, show
@@ -52,14 +52,14 @@ class ConsumerGroupAdmin(PausableAdmin):
     search_fields = ("=topic",)
     key = ("topic", "consumer_group")
 
-    def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> Page:
+    def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> list[Any]:
         """Return a page, each row with its stats."""
         request.current_app = self.admin_site.name  # for links: Django sets it later
         found = super().get_page(request, changes)
-        topics = {row.topic for row in found.rows}
+        topics = {row.topic for row in found}
         only = next(iter(topics)) if len(topics) == 1 else ""
         stats = {(one.topic, one.group): one for one in survey(changes.log, only).groups} if topics else {}
-        for row in found.rows:
+        for row in found:
             row.stats = stats.get((row.topic, row.consumer_group))  # None: removed meanwhile
             row.dead_letters_url = dead_letters_url(request, row.stats) if row.stats else ""
         return found

@@ -10,8 +10,7 @@ from django.utils.translation import gettext as _
 
 from sqlqueue.admin.actions.base import chosen_offsets, run_action
 from sqlqueue.admin.actions.dead_letter_actions import DEAD_LETTER_ACTIONS, LISTED, DeadLetterAction
-from sqlqueue.admin.keyset import cut, page_keys
-from sqlqueue.admin.pages import ModelAdmin, list_log, may, replica, require, show
+from sqlqueue.admin.pages import NUMBER, ModelAdmin, list_log, may, replica, require, show
 from sqlqueue.core.outcomes import storable
 from sqlqueue.database.log import current_log
 from sqlqueue.models import ConsumerGroup
@@ -23,7 +22,7 @@ PAGE = 50
 
 def urls(model_admin: ModelAdmin) -> list[URLPattern]:
     """Return the URLs of the pages. `sqlqueue_message_dead_letters` takes ?topic= and ?group=,
-    `sqlqueue_message_dead_letter_list` also ?fingerprint=, ?before= and ?after=."""
+    `sqlqueue_message_dead_letter_list` also ?fingerprint= and ?before=."""
     pages = DeadLetterPages(model_admin)
     protected = model_admin.admin_site.admin_view
     return [
@@ -71,23 +70,16 @@ class DeadLetterPages:
         if not self._topic(topic, topics_with_dead_letters(log)):
             raise Http404
         fingerprint = storable(request.GET["fingerprint"]) if "fingerprint" in request.GET else None
-        before, after = page_keys(request)
-
-        def read(**options: int | None) -> list[int]:
-            return dead_letters(log, topic, PAGE + 1, group=group, fingerprint=fingerprint, **options)
-
-        offsets = read(after=after) if after is not None else []
-        if len(offsets) < PAGE:
-            after, offsets = None, read(before=before)
-        page = cut(messages_at(log, offsets, *LISTED, "last_error"), PAGE, before=before, after=after)
+        given = request.GET.get("before", "")
+        before = int(given) if NUMBER.fullmatch(given) else None
+        offsets = dead_letters(log, topic, PAGE + 1, group=group, fingerprint=fingerprint, before=before)
         query = {"topic": topic, "group": group} | ({} if fingerprint is None else {"fingerprint": fingerprint})
         context = {
-            "page": page,
+            "rows": messages_at(log, offsets[:PAGE], *LISTED, "last_error"),
             "more": has_more(log, topic),
             "most": MOST_READ,
-            "older_link": page.older and "?" + urlencode({**query, "before": page.older}),
-            "newer_link": page.newer and "?" + urlencode({**query, "after": page.newer}),
-            "newest_link": "?" + urlencode(query),
+            "next_link": "?" + urlencode({**query, "before": offsets[PAGE - 1]}) if len(offsets) > PAGE else "",
+            "first_link": "?" + urlencode(query) if given else "",
             "topic": topic,
             "group": group,
             "fingerprint": fingerprint,

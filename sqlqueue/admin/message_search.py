@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from django import forms
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from sqlqueue.admin.keyset import Page, cut, page_of
 from sqlqueue.admin.times import MomentField
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
 from sqlqueue.database import header_index
 from sqlqueue.database.log import Log
-from sqlqueue.database.validation import TopicInfo
 from sqlqueue.log.seek import MARGIN, offset_before, within_calendar
 from sqlqueue.models import Message, Topic
-from sqlqueue.stats.search import HIGHEST, by_id, by_key, messages_at, newest, oldest, topic_of
+from sqlqueue.stats.search import HIGHEST, by_id, by_key, messages_at, newest, topic_of
 
 SHOWN = (
     "offset",
@@ -91,66 +90,47 @@ class SearchForm(forms.Form):
         return None
 
 
-def found(form: SearchForm, most: int, before: int | None, after: int | None) -> tuple[Page, int | None]:
-    """Return the page that a valid form asks for, and down to which offset a key was searched (None: to the end)."""
+class Found(NamedTuple):
+    """The messages of a page. start: the offset below which the next page begins, None for none; scanned_to: the offset
+    down to which a key was searched, None: to the end."""
+
+    rows: Sequence[Message]
+    start: int | None = None
+    scanned_to: int | None = None
+
+
+def found(form: SearchForm, most: int, start: int | None) -> Found:
+    """Return the page of at most `most` messages that a valid form asks for, below an offset."""
     log, wanted = form.log, form.cleaned_data
     name = wanted["topic"]
     if wanted["offset"] is not None:
         rows = messages_at(log, [wanted["offset"]], *SHOWN)
-        return Page([row for row in rows if name in ("", row.topic)]), None
+        return Found([row for row in rows if name in ("", row.topic)])
     low = offset_before(log, wanted["since"]) if wanted["since"] else 0
     high = offset_before(log, within_calendar(wanted["until"]) + 2 * MARGIN) if wanted["until"] else HIGHEST
+    if start is not None:
+        high = min(high, start - 1)
     topic = topic_of(log, name) if name else None
     if name and topic is None:
-        return Page([]), None
+        return Found([])
     if topic is None:
-        rows_between = Message.objects.using(log.alias).filter(offset__gt=low, offset__lte=high).only(*SHOWN)
-        return page_of(rows_between, most, before, after), None
+        between = Message.objects.using(log.alias).filter(offset__gt=low, offset__lte=high).only(*SHOWN)
+        return _page(list(between.order_by("-offset")[: most + 1]), most)
     if wanted["message_id"]:
         offsets = by_id(log, topic, wanted["message_id"], most + 1, wanted["key"] or None)
         if len(offsets) > most:
             text = _("More than %d messages have this id, with different keys. Enter the key, too, to see the others.")
             form.add_error("key", text % most)
-        return Page(messages_at(log, offsets[:most], *SHOWN)), None
-    if form.header is not None:
-        return _by_header(log, topic, *form.header, most, low, high, before, after), None
+        return Found(messages_at(log, offsets[:most], *SHOWN))
     if wanted["key"]:
-        scan = by_key(log, topic, wanted["key"], most, low, high if before is None else min(high, before - 1))
-        return Page(messages_at(log, scan.offsets, *SHOWN), scan.reached), scan.reached
-    return _in_topic(log, topic, most, low, high, before, after), None
+        scan = by_key(log, topic, wanted["key"], most, low, high)
+        return Found(messages_at(log, scan.offsets, *SHOWN), scan.reached, scan.reached)
+    if form.header is not None:
+        offsets = header_index.find(log, *form.header, topic.name, most + 1, low, high)
+    else:
+        offsets = newest(log, topic, most + 1, low, high)
+    return _page(messages_at(log, offsets, *SHOWN), most)
 
 
-def _by_header(
-    log: Log,
-    topic: TopicInfo,
-    name: str,
-    value: str,
-    most: int,
-    low: int,
-    high: int,
-    before: int | None,
-    after: int | None,
-) -> Page:
-    """Return a page of a topic's messages with this header, by its index."""
-    if after is not None:
-        above = header_index.find(log, name, value, topic.name, most + 1, max(low, after), high, newest_first=False)
-        if len(above) >= most:
-            return cut(messages_at(log, above, *SHOWN), most, after=after)
-        before = None
-    below = header_index.find(
-        log, name, value, topic.name, most + 1, low, high if before is None else min(high, before - 1)
-    )
-    return cut(messages_at(log, below, *SHOWN), most, before=before)
-
-
-def _in_topic(
-    log: Log, topic: TopicInfo, most: int, low: int, high: int, before: int | None, after: int | None
-) -> Page:
-    """Return a page of a topic, by the index of (topic, partition, priority, offset)."""
-    if after is not None:
-        above = oldest(log, topic, most + 1, max(low, after), high)
-        if len(above) >= most:
-            return cut(messages_at(log, above, *SHOWN), most, after=after)
-        before = None
-    below = newest(log, topic, most + 1, low, high if before is None else min(high, before - 1))
-    return cut(messages_at(log, below, *SHOWN), most, before=before)
+def _page(rows: Sequence[Message], most: int) -> Found:
+    return Found(rows[:most], rows[most - 1].offset if len(rows) > most else None)

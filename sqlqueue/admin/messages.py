@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from sqlqueue.admin.actions.base import OffersActions, chosen_offsets, run_actio
 from sqlqueue.admin.actions.deletion import Delete
 from sqlqueue.admin.actions.message_actions import MESSAGE_ACTIONS, MessageAction
 from sqlqueue.admin.cells import code, download, harmless, indented, key_id, show_outcomes, show_previews, tag
-from sqlqueue.admin.keyset import KeysetAdmin, KeysetChangeList, Page, page_keys
+from sqlqueue.admin.lists import KeysetAdmin, KeysetChangeList
 from sqlqueue.admin.message_search import HEADER_FIELD, SearchForm, found
 from sqlqueue.admin.pages import require, show
 from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED
@@ -131,16 +132,19 @@ class MessageAdmin(OffersActions, KeysetAdmin):
             *super().get_urls(),
         ]
 
-    def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> Page:
+    def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> list[Any]:
         """Return the page that the search form asks for; an empty one if the form is not valid."""
         form = SearchForm(changes.log, request.GET)
         changes.search = form  # type: ignore[attr-defined]
         if not form.is_valid():
-            return Page([])
-        page, changes.searched_to = found(form, self.list_per_page, *page_keys(request))  # type: ignore[attr-defined]
+            return []
+        after = self.start(request)
+        page = found(form, self.list_per_page, after and after[1][0])
+        changes.next_start = None if page.start is None else json.dumps([0, page.start])
+        changes.searched_to = page.scanned_to  # type: ignore[attr-defined]
         show_previews(Message, page.rows)
         show_outcomes(page.rows)
-        return page
+        return list(page.rows)
 
     def action_view(self, request: HttpRequest, name: str) -> HttpResponse:
         """Ask for confirmation of an action on the ticked messages, or carry it out."""

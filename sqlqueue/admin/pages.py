@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -93,6 +94,7 @@ def page_url(request: HttpRequest, model: str, name: str, key: int | str | None 
     return f"{url}?{urlencode(query)}" if query else url
 
 
+NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)  # an integer key in a request
 CHANGED = "sqlqueue_changed"  # in the session: when its user last changed something, by the web server's clock
 OWN_CHANGE_SEEN = 60.0  # seconds after a change for which its user's lists are read from the queue's own database
 

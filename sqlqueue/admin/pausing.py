@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
 
 from sqlqueue.admin.actions.base import log_action
-from sqlqueue.admin.keyset_sections import SectionedAdmin
+from sqlqueue.admin.lists import KeysetAdmin
 from sqlqueue.admin.pages import may, require
 from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import ConfigurationError
@@ -26,7 +26,7 @@ from sqlqueue.operations.pause import pause, resume
 Pausable = ConsumerGroup | PeriodicSchedule | Topic
 
 
-class PausableAdmin(SectionedAdmin):
+class PausableAdmin(KeysetAdmin):
     """A list of topics, groups or schedules, with actions and buttons that pause and resume them. Both need the
     permission `pause_topic`, `pause_consumergroup` or `pause_periodicschedule`, and a POST request."""
 

@@ -16,7 +16,7 @@ from django.views.decorators.http import require_POST
 
 from sqlqueue.admin.actions.base import log_action
 from sqlqueue.admin.cells import code, tag
-from sqlqueue.admin.keyset import KeysetChangeList, Page
+from sqlqueue.admin.lists import KeysetChangeList
 from sqlqueue.admin.pages import may, require, show
 from sqlqueue.admin.pausing import PausableAdmin
 from sqlqueue.database.log import current_log
@@ -51,11 +51,11 @@ class PeriodicScheduleAdmin(PausableAdmin):
     search_fields = ("=name",)
     key = ("name",)
 
-    def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> Page:
+    def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> list[Any]:
         """Return the rows of a page, each with its status; one statement more."""
         page = super().get_page(request, changes)
         statuses = {one.name: one for one in schedules(changes.log)}
-        for row in page.rows:
+        for row in page:
             row.status = statuses.get(row.name)  # None: it was removed just now
         return page
 

@@ -20,8 +20,8 @@ from django.views.decorators.http import require_http_methods
 
 from sqlqueue.admin.actions.base import log_action
 from sqlqueue.admin.cells import harmless
-from sqlqueue.admin.keyset import NUMBER, KeysetAdmin
-from sqlqueue.admin.pages import may, require, show, user_name
+from sqlqueue.admin.lists import KeysetAdmin
+from sqlqueue.admin.pages import NUMBER, may, require, show, user_name
 from sqlqueue.admin.times import MomentField
 from sqlqueue.core.bounds import LEAST_RATE, MOST_ATTEMPTS, MOST_RATE
 from sqlqueue.core.keys import KEY_LENGTH

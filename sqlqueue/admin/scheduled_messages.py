@@ -13,7 +13,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.admin.cells import code, harmless, key_id, show_previews, tag
-from sqlqueue.admin.keyset import KeysetChangeList, Page
+from sqlqueue.admin.lists import KeysetChangeList
 from sqlqueue.admin.scheduled_pages import ScheduledPages
 from sqlqueue.models import ScheduledMessage
 
@@ -32,10 +32,10 @@ class ScheduledMessageAdmin(ScheduledPages):
         """Return the conditions for refused and waiting messages. Index: one that begins with `refused`."""
         return [Q(refused=True), Q(refused=False)]
 
-    def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> Page:
+    def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> list[Any]:
         """Return a page, each row with the beginning of its payload."""
         found = super().get_page(request, changes)
-        show_previews(self.model, found.rows)
+        show_previews(self.model, found)
         return found
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:

@@ -16,9 +16,8 @@ from django.utils.translation import gettext_lazy
 from sqlqueue.admin.actions.base import OffersActions, chosen_offsets, log_action, run_action
 from sqlqueue.admin.actions.scheduled_actions import SCHEDULED_ACTIONS
 from sqlqueue.admin.cells import download
-from sqlqueue.admin.keyset import NUMBER
-from sqlqueue.admin.keyset_sections import SectionedAdmin
-from sqlqueue.admin.pages import may, require, show
+from sqlqueue.admin.lists import KeysetAdmin
+from sqlqueue.admin.pages import NUMBER, may, require, show
 from sqlqueue.admin.scheduled_form import MOST_EDITED, ScheduledForm, with_texts
 from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import SqlqueueError
@@ -28,7 +27,7 @@ from sqlqueue.stats.bodies import bodies
 GONE = gettext_lazy("Message %s is not scheduled any more: it has entered the log, or was taken back.")
 
 
-class ScheduledPages(OffersActions, SectionedAdmin):
+class ScheduledPages(OffersActions, KeysetAdmin):
     """A list of scheduled messages, with actions, whose rows have pages of their own."""
 
     action_classes = SCHEDULED_ACTIONS

@@ -13,8 +13,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.admin.cells import harmless, key_id
-from sqlqueue.admin.keyset import KeysetAdmin
-from sqlqueue.admin.keyset_sections import SectionedAdmin, section_of
+from sqlqueue.admin.lists import KeysetAdmin, section_of
 from sqlqueue.core.settle_plan import ALONE, NOT_IN_FLIGHT, TOGETHER
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.models import (
@@ -34,7 +33,7 @@ LEASE_STATES = (_("free"), _("expired"), _("held"), _("waits for an earlier epoc
 
 
 @admin.register(BlockedRange)
-class BlockedRangeAdmin(SectionedAdmin):
+class BlockedRangeAdmin(KeysetAdmin):
     """The list of blocked ranges, by topic, group, partition and key."""
 
     list_display = ("partition_key", "consumer_group", "topic", "partition", "priority", "low", "high", "messages")
@@ -138,7 +137,7 @@ class DeliveryStateAdmin(KeysetAdmin):
 
 
 @admin.register(PartitionLease)
-class LeaseAdmin(SectionedAdmin):
+class LeaseAdmin(KeysetAdmin):
     """The list of leases: free ones first, then expired ones."""
 
     list_display = ("consumer_group", "topic", "partition", "state", "holder", "valid_until", "fencing_token")
@@ -158,7 +157,7 @@ class LeaseAdmin(SectionedAdmin):
 
 
 @admin.register(Offset)
-class OffsetAdmin(SectionedAdmin):
+class OffsetAdmin(KeysetAdmin):
     """The list of offset rows, by topic, group and partition. A group's own page marks the stuck ones."""
 
     list_display = (
@@ -200,7 +199,7 @@ class ReceiptAdmin(KeysetAdmin):
 
 
 @admin.register(SubscriberHeartbeat)
-class SubscriberAdmin(SectionedAdmin):
+class SubscriberAdmin(KeysetAdmin):
     """The list of subscribers: those whose heartbeat has expired first, with the exit status of those that died. They
     are removed some minutes later."""
 

@@ -39,12 +39,12 @@ INDEXES: Final = {
 # PostgreSQL cannot be told, but no other index serves this form.
 FIND: Final = """
     SELECT {offset} FROM sqlqueue_message{index} WHERE {header} = %s AND topic = %s AND {offset} > %s AND {offset} <= %s
-    ORDER BY {offset}{direction} LIMIT %s
+    ORDER BY {offset} DESC LIMIT %s
 """
 FIND_BY_ROWS: Final = """
     SELECT {offset} FROM sqlqueue_message WHERE ({header}, topic, {offset}) > (%s, %s, %s)
     AND ({header}, topic, {offset}) <= (%s, %s, %s)
-    ORDER BY {header}{direction}, topic{direction}, {offset}{direction} LIMIT %s
+    ORDER BY {header} DESC, topic DESC, {offset} DESC LIMIT %s
 """
 
 
@@ -59,23 +59,20 @@ def indexed_headers(log: Log) -> list[str]:
     return sorted(name.removeprefix(PREFIX) for (name,) in rows if name.startswith(PREFIX))
 
 
-def find(
-    log: Log, name: str, value: str, topic: str, most: int, low: int, high: int, *, newest_first: bool = True
-) -> list[int]:
+def find(log: Log, name: str, value: str, topic: str, most: int, low: int, high: int) -> list[int]:
     """Return the offsets of a topic's messages above `low` and at or below `high` whose indexed header has this value,
-    at most `most`: the highest, or the lowest, first. value: of at most SEARCHED_LENGTH characters."""
+    at most `most`, the highest first. value: of at most SEARCHED_LENGTH characters."""
     connection = log.connection
     quote = connection.ops.quote_name
-    direction = " DESC" if newest_first else ""
     if connection.vendor == "postgresql":
         header = _expression(connection, name)
-        text = FIND_BY_ROWS.format(offset=quote("offset"), header=header, direction=direction)
+        text = FIND_BY_ROWS.format(offset=quote("offset"), header=header)
         values: tuple[object, ...] = (value, topic, low, value, topic, high, most)
     else:
         way = {"mysql": " FORCE INDEX ({})", "sqlite": " INDEXED BY {}"}[connection.vendor]
         index = way.format(quote(PREFIX + name))
         header = quote(column_of(name))
-        text = FIND.format(offset=quote("offset"), header=header, index=index, direction=direction)
+        text = FIND.format(offset=quote("offset"), header=header, index=index)
         values = (value, topic, low, high, most)
     with connection.cursor() as cursor:
         cursor.execute(text, values)

@@ -83,22 +83,19 @@ def dead_letters(
     group: str = "",
     fingerprint: str | None = None,
     before: int | None = None,
-    after: int | None = None,
 ) -> list[int]:
     """Return offsets of a topic's dead letters, newest first: of one group or all (""), of one fingerprint or any
-    (None), at most so many below `before`, or above `after`."""
+    (None), at most so many, below `before`."""
     text, values = CHOSEN, [dead_letter_topic(topic), MOST_READ, ""]
     for condition, value in (
         ("failed_group = %s", group or None),
         ("fingerprint = %s", fingerprint),
         ('"offset" < %s', before),
-        ('"offset" > %s', after),
     ):
         if value is not None:
             text, values = f"{text} AND {condition}", [*values, value]
-    order = "DESC" if after is None else "ASC"
-    rows = log.execute(f'{text} ORDER BY "offset" {order} LIMIT %s', [*values, most]).fetchall()
-    return sorted((offset for (offset,) in rows), reverse=True)
+    rows = log.execute(f'{text} ORDER BY "offset" DESC LIMIT %s', [*values, most]).fetchall()
+    return [offset for (offset,) in rows]
 
 
 def _read(rows: Sequence[Any], topic: str) -> int:

@@ -21,9 +21,8 @@ STEPS = 4  # of one search
 MOST_KEYS = 20  # of one id
 HIGHEST = 2**63 - 1
 
-# The ends of a range in one partition and priority. Index: (topic, partition, priority, offset), and nothing else.
+# The newest of a range in one partition and priority. Index: (topic, partition, priority, offset), and nothing else.
 NEWEST = 'SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {descending} LIMIT %s'
-OLDEST = 'SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {ascending} LIMIT %s'
 # A step of the search for a key. Index: the same, and the messages by their primary key.
 KEYS = """
     SELECT %s, "offset", partition_key FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {descending} LIMIT %s
@@ -46,12 +45,18 @@ def topic_of(log: Log, name: str) -> TopicInfo | None:
 
 def newest(log: Log, topic: TopicInfo, most: int, low: int = 0, high: int = HIGHEST) -> list[int]:
     """Return the highest offsets of a topic that are above `low` and at or below `high`, highest first."""
-    return sorted(_ends(log, NEWEST, topic, most, low, high), reverse=True)[:most]
-
-
-def oldest(log: Log, topic: TopicInfo, most: int, low: int = 0, high: int = HIGHEST) -> list[int]:
-    """Return the lowest offsets of a topic that are above `low` and at or below `high`, lowest first."""
-    return sorted(_ends(log, OLDEST, topic, most, low, high))[:most]
+    sql = log.dialect
+    partitions = [
+        (number, priority) for number in layouts.numbers(log, topic.name) for priority in range(topic.priorities)
+    ]
+    found: list[int] = []
+    for start in range(0, len(partitions), PARTITIONS_AT_ONCE):
+        some = partitions[start : start + PARTITIONS_AT_ONCE]
+        values: list[Any] = []
+        for partition, priority in some:
+            values += (*sql.range_values(topic.name, partition, priority, low, high), most)
+        found += [offset for (offset,) in log.execute(_union(log, NEWEST, len(some)), values).fetchall()]
+    return sorted(found, reverse=True)[:most]
 
 
 def by_id(log: Log, topic: TopicInfo, id: str, most: int, key: str | None = None) -> list[int]:
@@ -114,21 +119,6 @@ def _step(log: Log, topic: TopicInfo, streams: Sequence[tuple[int, int]], key: s
     reached = max((min(read) for read in reads.values() if len(read) == most), default=None)
     found = [offset for _, offset, stored in rows if stored == key and (reached is None or offset >= reached)]
     return KeySearch(sorted(found, reverse=True), reached)
-
-
-def _ends(log: Log, text: str, topic: TopicInfo, most: int, low: int, high: int) -> list[int]:
-    sql = log.dialect
-    partitions = [
-        (number, priority) for number in layouts.numbers(log, topic.name) for priority in range(topic.priorities)
-    ]
-    found: list[int] = []
-    for start in range(0, len(partitions), PARTITIONS_AT_ONCE):
-        some = partitions[start : start + PARTITIONS_AT_ONCE]
-        values: list[Any] = []
-        for partition, priority in some:
-            values += (*sql.range_values(topic.name, partition, priority, low, high), most)
-        found += [offset for (offset,) in log.execute(_union(log, text, len(some)), values).fetchall()]
-    return found
 
 
 def _union(log: Log, text: str, branches: int) -> str:

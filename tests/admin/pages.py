@@ -30,11 +30,9 @@ def visits() -> dict[str, Visit]:
     kind = {"topic": "t", "group": letter.failed_group, "fingerprint": letter.fingerprint}
     return {
         "messages": of(messages),
-        "messages, older": of(messages, before=middle),
-        "messages, newer": of(messages, after=middle),
+        "messages, onward": of(messages, **{"from": f"[0, {middle}]"}),
         "a topic": of(messages, topic="t"),
-        "a topic, older": of(messages, topic="t", before=middle),
-        "a topic, newer": of(messages, topic="t", after=middle),
+        "a topic, onward": of(messages, topic="t", **{"from": f"[0, {middle}]"}),
         "a topic with priorities": of(messages, topic="busy"),
         "by offset": of(messages, offset=middle),
         "by id": of(messages, topic="t", message_id="id-4242"),
@@ -60,7 +58,6 @@ def visits() -> dict[str, Visit]:
         "dead letters": of(letters, topic="t"),
         "dead letters of a failure": of(letters, **kind),
         "dead letters, older": of(letters, topic="t", before=some[60]),
-        "dead letters, newer": of(letters, topic="t", after=some[60]),
         "replay of a failure": ordered("dead_letter_action", "replay", **kind, all="1"),
         "replay of all dead letters": ordered("dead_letter_action", "replay", topic="t", all="1"),
         "discarding of 100 dead letters": ordered("dead_letter_action", "discard", topic="t", _selected_action=some),

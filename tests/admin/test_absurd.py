@@ -19,7 +19,7 @@ LISTS = sorted(
     if model._meta.app_label.startswith("sqlqueue")
 )
 PARAMETERS = {
-    "": ("q", "p", "o", "before", "after", "_to_field", "nothing__exact", "pk__in"),
+    "": ("q", "p", "o", "from", "_to_field", "nothing__exact", "pk__in"),
     "message": ("topic", "key", "topic=t&key", "topic=t&message_id", "offset", "since", "until"),
     "overview": ("hours",),
 }

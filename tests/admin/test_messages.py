@@ -129,7 +129,7 @@ def test_a_key_or_an_id_needs_a_topic(admin_client: Client, stage: Stage) -> Non
         assert offsets(html) == []
 
 
-def test_a_topic_is_paged_to_and_fro(admin_client: Client, consuming: Consuming) -> None:
+def test_a_topic_is_paged(admin_client: Client, consuming: Consuming) -> None:
     publish_many("t", [NewMessage(n, key=str(n % 9)) for n in range(130)])
     publish_many("other", range(60))
     every = list(Message.objects.filter(topic="t").order_by("-offset").values_list("offset", flat=True))
@@ -141,10 +141,6 @@ def test_a_topic_is_paged_to_and_fro(admin_client: Client, consuming: Consuming)
             break
         html = admin_client.get(f"{reverse(LIST)}?{older[1]}".replace("&amp;", "&")).content.decode()
     assert seen == every
-    newer = re.search(r'href="\?([^"]*)" rel="prev"', html)
-    assert newer
-    html = admin_client.get(f"{reverse(LIST)}?{newer[1]}".replace("&amp;", "&")).content.decode()
-    assert offsets(html) == every[50:100]
 
 
 def test_a_key_is_searched_in_steps(admin_client: Client, consuming: Consuming, monkeypatch: Any) -> None:

@@ -159,9 +159,8 @@ def test_the_admin_searches_by_the_index(admin_client: Client) -> None:
         assert "at most 199 characters" in html
         html = admin_client.get(address, {"topic": "t", "header-tenant_id": "t77", "key": "k"}).content.decode()
         assert "Search by one header alone" in html
-        for near, far in (({"before": mine[1]}, mine[2:]), ({"after": mine[3]}, mine[:3])):
-            html = admin_client.get(address, {"topic": "t", "header-tenant_id": "t77", **near}).content.decode()
-            assert offsets(html)[: len(far)] == far
+        onward = {"topic": "t", "header-tenant_id": "t77", "from": f"[0, {mine[1]}]"}
+        assert offsets(admin_client.get(address, onward).content.decode()) == mine[2:]
     assert "The header tenant_id has no index." in admin_client.get(address, {"header-tenant_id": "x"}).content.decode()
 
 

@@ -465,7 +465,7 @@ def test_more_than_one_statement_takes_are_moved_in_order() -> None:
 
 
 def test_numbers_of_the_detour_fit_the_pages_of_the_admin(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sqlqueue.admin.keyset import NUMBER
+    from sqlqueue.admin.pages import NUMBER
 
     for highest in (True, False):
         monkeypatch.setattr(detour.secrets, "randbits", lambda bits, value=highest: (1 << bits) - 1 if value else 0)

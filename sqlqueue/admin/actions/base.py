@@ -15,8 +15,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpR
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 
-from sqlqueue.admin.keyset import NUMBER
-from sqlqueue.admin.pages import ModelAdmin, may, remember_change, require, show
+from sqlqueue.admin.pages import NUMBER, ModelAdmin, may, remember_change, require, show
 from sqlqueue.exceptions import SqlqueueError
 
 CONFIRMED = "confirmed"

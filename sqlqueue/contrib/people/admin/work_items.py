@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from sqlqueue.admin.cells import download, harmless, indented, key_id, tag
-from sqlqueue.admin.keyset import KeysetAdmin
+from sqlqueue.admin.lists import KeysetAdmin
 from sqlqueue.admin.navigation import arrange_app
 from sqlqueue.admin.pages import page_url, remember_change, show, user_name
 from sqlqueue.contrib.people import work
