@@ -153,7 +153,7 @@ class KeysetAdmin(ReadOnlyAdmin):
         fields = {field.name: field for field in self.opts.fields} | {"pk": self.opts.pk}
         try:
             section, *values = json.loads(request.GET.get(FROM, ""))
-            if not isinstance(section, int) or len(values) != len(self.key):
+            if not isinstance(section, int) or len(values) != len(self.key) or None in values:
                 return None
             columns = [column.lstrip("-") for column in self.key]
             return section, [_comparable(fields[column].to_python(value)) for column, value in zip(columns, values)]
