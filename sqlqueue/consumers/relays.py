@@ -10,7 +10,7 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.registry import Consumer, Registry, build
 from sqlqueue.core.relay import PREFIX, relay_topic
 from sqlqueue.database import retries
-from sqlqueue.database.log import all_logs, current_log
+from sqlqueue.database.log import Log, all_logs, current_log
 from sqlqueue.exceptions import Postpone, Reject, SqlqueueError
 from sqlqueue.log.relay import arrive
 
@@ -29,7 +29,7 @@ OPTIONS = {
 def bring(deliveries: Any) -> None:
     """Publish relayed messages on their database. One that does not answer is waited for; what it refuses is a dead
     letter here."""
-    target = deliveries[0].topic.removeprefix(PREFIX)
+    target = Log.of(deliveries[0].topic.removeprefix(PREFIX))
     try:
         arrive(current_log(), target, [delivery._attempt.message for delivery in deliveries])
     except Error as error:
