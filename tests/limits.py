@@ -113,7 +113,7 @@ OVER: dict[str, str] = {
     "core.keys:TOPIC_LENGTH": "tests/log/test_refusals.py::test_a_topic_that_is_no_name",
     "core.orphans:LONGEST": "tests/core/test_orphans.py::test_trials_that_fail_become_rare",
     "core.outcomes:ERROR_LENGTH": "tests/core/test_outcomes.py::test_the_end_of_a_long_traceback_is_kept",
-    "core.partition.in_doubt:MOST_DEATHS": "tests/core/test_assigned_partition.py::test_without_a_bound_of_attempts_the_deaths_in_a_row_count",
+    "core.partition.waiting:MOST_DEATHS": "tests/core/test_assigned_partition.py::test_without_a_bound_of_attempts_the_deaths_in_a_row_count",
     "core.partition.abreast:BACKLOG": "tests/consumers/test_backlog.py::test_everything_is_handled_once_and_in_order",
     "core.partition.abreast:MOST_WAITS": "tests/core/test_abreast.py::test_one_that_is_ahead_waits_for_the_last_one_a_few_times",
     "core.partition.abreast:READ_BYTES": "tests/core/test_abreast.py::test_together_they_bring_what_stays_in_the_servers_memory",

@@ -81,7 +81,7 @@ class InDoubtPhases:
 
     def by_last_dispatch(self, assigned_partitions: Iterable[AssignedPartition]) -> list[AssignedPartition]:
         """Return the partitions with messages in doubt, first the one that has not had one dispatched for longest."""
-        waiting = [assigned for assigned in assigned_partitions if assigned.in_doubt]
+        waiting = [assigned for assigned in assigned_partitions if assigned.in_doubt.entries]
         return sorted(waiting, key=lambda assigned: self._served.get(assigned.ref, 0))
 
     def was_dispatched(self, assigned: AssignedPartition) -> None:

@@ -181,7 +181,8 @@ class GroupLimiter:
         demand = self._used / elapsed * HEADROOM if math.isfinite(elapsed) else 0.0
         held_back, candidates = self.held_back and bool(partitions), 0
         if held_back:
-            in_doubt = sum(len(each.in_doubt) for each in partitions)  # they are not ready: they are loaded one by one
+            # They are not ready: they are loaded one by one.
+            in_doubt = sum(len(each.in_doubt.entries) for each in partitions)
             ready = in_doubt + sum(each.queues.ready for each in partitions)
             candidates = max(1, in_doubt + sum(each.candidates for each in partitions))
             demand += max(1, ready) / ahead

@@ -196,7 +196,7 @@ class Loop:
         group did not rest. A process that has nothing to do reads them with every balance only."""
         if self.dispatcher.outstanding or any(each.resting for each in self.ownership.subscriptions):
             return True
-        return any(assigned.has_candidates or assigned.in_doubt for assigned in self.working_set.partitions)
+        return any(assigned.has_candidates or assigned.in_doubt.entries for assigned in self.working_set.partitions)
 
     def _refreshed(self, now: float) -> None:
         self.in_flight.release_resting()

@@ -107,6 +107,8 @@ class Reader:
         how many were loaded."""
         missing: list[tuple[AssignedPartition, list[Missing]]] = []
         for assigned in assigned_partitions:
+            if not assigned.queues.absent and not assigned.window.late:
+                continue
             if (span := assigned.to_scan()) is not None:
                 assigned.queues.scanned(*span, scan(self.log, assigned.ref, *span, self.server), now)
             some = assigned.missing(self.log_end.horizon.value)

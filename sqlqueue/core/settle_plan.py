@@ -6,7 +6,7 @@ import itertools
 import math
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
@@ -65,6 +65,11 @@ def size_of(message: Sequence[Any]) -> int:
     if headers:
         size += len(headers)
     return size + len(body) if body else size
+
+
+def sizes_of(messages: Iterable[Sequence[Any]]) -> list[int]:
+    """Return the size of each of these messages."""
+    return [len(each[3] or "") + len(each[4] or "") + len(each[9] or "") for each in messages]
 
 
 class StoredRow(NamedTuple):

@@ -127,7 +127,7 @@ def test_what_runs_for_long_keeps_its_own_group_waiting_and_no_other(
     host = consuming.start()
     wait_until(lambda: host.subscriber.dispatcher.outstanding == 1)
     PartitionLease.objects.filter(topic="in_doubt").update(holder="", valid_until=None)
-    wait_until(lambda: any(stream.in_doubt for stream in host.subscriber.ownership.assigned_partitions()))
+    wait_until(lambda: any(stream.in_doubt.entries for stream in host.subscriber.ownership.assigned_partitions()))
     publish("long", "another")
     publish("others", None)
     wait_until(lambda: done.count("others") > 20)
@@ -186,7 +186,7 @@ def test_a_group_with_a_long_handler_does_not_wait_for_all_messages_in_doubt(
     host = consuming.start()
     wait_until(lambda: host.subscriber.dispatcher.outstanding == 1)
     PartitionLease.objects.filter(topic="in_doubt").update(holder="", valid_until=None)
-    wait_until(lambda: any(stream.in_doubt for stream in host.subscriber.ownership.assigned_partitions()))
+    wait_until(lambda: any(stream.in_doubt.entries for stream in host.subscriber.ownership.assigned_partitions()))
     time.sleep(0.1)  # the messages in doubt wait for longer than a phase
     gate.set()
     wait_until(lambda: "in_doubt" in done)

@@ -5,6 +5,7 @@ from collections import OrderedDict
 import pytest
 
 from sqlqueue.core.outcomes import SUCCESS
+from sqlqueue.core.partition import changes
 from sqlqueue.core.partition.abreast import BACKLOG, MOST_WAITS, READ_BYTES, Reads, abreast
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
@@ -137,6 +138,6 @@ def test_of_uneven_partitions_each_page_is_read_about_once(batch_size: int) -> N
             assigned.plan(0.0, 1.0, executions)
             for execution in executions:
                 for attempt in execution.attempts:
-                    assigned.finish(attempt, SUCCESS, 0.0)
+                    changes.finish(assigned, attempt, SUCCESS, 0.0)
             assigned.plan(0.0, 1.0, [])
     assert pool.read <= 1.5 * messages / OF_A_PAGE

@@ -6,12 +6,12 @@ import pytest
 
 from sqlqueue.core.filters import Filter
 from sqlqueue.core.outcomes import ACKED, COMMITTED, DEAD, POSTPONED, RETRIED, SUCCESS, UNSTARTED, Outcome
-from sqlqueue.core.partition import limits, settling
+from sqlqueue.core.partition import changes, limits, settling
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.blocked import StoredRange
-from sqlqueue.core.partition.in_doubt import MOST_DEATHS
 from sqlqueue.core.partition.key_limit import KeyLimit
 from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
+from sqlqueue.core.partition.waiting import MOST_DEATHS
 from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.replies import REPLY
 from sqlqueue.core.settle_plan import ALONE, HEAVY, NOT_IN_FLIGHT, TOGETHER, RowWrite, SettlePlan, StoredRow
@@ -90,7 +90,7 @@ class Hosted:
         return offsets
 
     def finish(self, offset: int, outcome: Outcome = SUCCESS) -> bool:
-        return self.stream.finish(self.attempts[offset], outcome, self.now)
+        return changes.finish(self.stream, self.attempts[offset], outcome, self.now)
 
     @property
     def marks(self) -> tuple[int, int]:
@@ -360,7 +360,7 @@ def test_claims_leave_rows_that_are_to_be_deleted_for_a_later_plan() -> None:
         )
         assert list(plan.deletes) == ([1, 2, 3] if offset == 4 else [])
         (attempt,) = executions[0].attempts
-        assert hosted.stream.finish(attempt, COMMITTED, now)
+        assert changes.finish(hosted.stream, attempt, COMMITTED, now)
     plan = hosted.stream.plan(0.09, 1.0, [])
     assert plan is not None
     assert list(plan.deletes) == [4]
@@ -372,7 +372,7 @@ def test_a_last_plan_leaves_no_row_that_is_to_be_deleted() -> None:
     for _ in range(2):
         executions = hosted.stream.choose(1)
         assert hosted.stream.plan(0.0, 1.0, executions, linger=0.05) is not None
-        assert hosted.stream.finish(executions[0].attempts[0], COMMITTED, 0.0)
+        assert changes.finish(hosted.stream, executions[0].attempts[0], COMMITTED, 0.0)
     plan = hosted.stream.release_plan(0.0)
     assert (plan.position, list(plan.deletes)) == (2, [1, 2])
 
@@ -426,7 +426,7 @@ def test_a_message_in_doubt_is_dispatched_alone_and_dead_lettered_only_if_it_was
     plan = stream.plan(0.0, 1.0, [execution])
     assert plan is not None
     assert plan.rows[0].in_flight == ALONE
-    stream.finish(execution.attempts[0], SUCCESS, 0.0)
+    changes.finish(stream, execution.attempts[0], SUCCESS, 0.0)
     assert stream.in_doubt.first() == 2
     stream.load(2, rows[1], hosted.log[1], 0.0)
     assert stream.choose_alone(2, 0.0) == []
@@ -484,7 +484,7 @@ def test_a_failure_between_two_deaths_begins_their_count_anew() -> None:
     stream = hosted.stream
     (execution,) = stream.choose_alone(1, 0.0)
     stream.plan(0.0, 1.0, [execution])
-    stream.finish(execution.attempts[0], RETRY, 0.0)
+    changes.finish(stream, execution.attempts[0], RETRY, 0.0)
     hosted.settle(most=0)
     hosted.now = 20.0
     hosted.load()
@@ -499,7 +499,7 @@ def test_an_outcome_that_comes_after_an_overrun_changes_nothing() -> None:
     hosted.settle()
     attempt = hosted.attempts[1]
     assert hosted.finish(1, RETRY)
-    assert not hosted.stream.finish(attempt, SUCCESS, 0.0)
+    assert not changes.finish(hosted.stream, attempt, SUCCESS, 0.0)
     hosted.settle()
     assert hosted.marks == (1, 0)
 
@@ -558,7 +558,7 @@ def test_what_was_blocked_behind_a_failed_batch_comes_together_and_what_failed_o
         for execution in plan.executions if plan else []:
             sizes.append(([attempt.offset for attempt in execution.attempts], execution.apart))
             for attempt in execution.attempts:
-                hosted.stream.finish(attempt, SUCCESS if turn else RETRY, hosted.now)
+                changes.finish(hosted.stream, attempt, SUCCESS if turn else RETRY, hosted.now)
         hosted.now += 11.0
         hosted.load()
         hosted.read()
@@ -609,10 +609,10 @@ def test_keys_whose_first_messages_failed_again_do_not_stand_still_for_those_loa
             while (attempt := execution.start_next()) is not None:
                 if attempt.offset % 3 == 1 and attempt.number == 1:
                     for later in execution.stop():
-                        hosted.stream.finish(later, UNSTARTED, hosted.now)
-                    hosted.stream.finish(attempt, RETRY, hosted.now)
+                        changes.finish(hosted.stream, later, UNSTARTED, hosted.now)
+                    changes.finish(hosted.stream, attempt, RETRY, hosted.now)
                 else:
-                    hosted.stream.finish(attempt, SUCCESS, hosted.now)
+                    changes.finish(hosted.stream, attempt, SUCCESS, hosted.now)
                     done.add(attempt.offset)
         hosted.now += 11.0
     assert done == set(range(1, len(keys) + 1))
@@ -890,7 +890,7 @@ def test_an_atomic_batch_that_follows_the_position_moves_it() -> None:
     assert (execution.position, execution.move_for(execution.attempts)) == (0, 3)
     settling.move(hosted.stream, 3)
     for attempt in execution.attempts:
-        assert hosted.stream.finish(attempt, COMMITTED, 0.0)
+        assert changes.finish(hosted.stream, attempt, COMMITTED, 0.0)
     assert hosted.stream.window.position == 3
     check_bounds(hosted.stream)
 

@@ -8,6 +8,7 @@ import pytest
 
 from sqlqueue.core.filters import Filter
 from sqlqueue.core.outcomes import RETRIED, SUCCESS, UNSTARTED, Outcome
+from sqlqueue.core.partition import changes
 from sqlqueue.core.partition.claim_ahead import AHEAD, FALLS_BACK, REFRAINS
 from sqlqueue.core.partition.key_limit import KeyLimit
 from sqlqueue.core.settle_plan import Execution, SettlePlan
@@ -141,7 +142,7 @@ def test_a_backlog_is_not_claimed_ahead() -> None:
     stream = steady()
     stream.now = AHEAD
     executions = stream.come("aaa")
-    stream.stream.finish(executions[0].attempts[1], UNSTARTED, 0.0)
+    changes.finish(stream.stream, executions[0].attempts[1], UNSTARTED, 0.0)
     plan = stream.plan(executions)
     assert (plan.ahead, plan.claimed) == (False, 5)
 

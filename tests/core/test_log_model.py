@@ -37,7 +37,7 @@ from sqlqueue.consumers.reader import Reader
 from sqlqueue.consumers.working_set import WorkingSet
 from sqlqueue.core.flow import Rate
 from sqlqueue.core.outcomes import COMMITTED, DEAD, LOST, POSTPONED, RELEASED, RETRIED, SUCCESS, UNSTARTED, Outcome
-from sqlqueue.core.partition import claim_ahead, key_limit, limits
+from sqlqueue.core.partition import changes, claim_ahead, key_limit, limits
 from sqlqueue.core.partition import sieve as sieve_module
 from sqlqueue.core.partition import window as window_module
 from sqlqueue.core.partition.assigned import AssignedPartition
@@ -889,7 +889,7 @@ class LogMachine(RuleBasedStateMachine):
         execution = owner.running[attempt]
         owner.reports += [(later, UNSTARTED) for later in execution.stop()]
         outcome = self.failure("retry", attempt)
-        if owner.stream.finish(attempt, outcome, self.tables.now):
+        if changes.finish(owner.stream, attempt, outcome, self.tables.now):
             owner.choice.finished(attempt)
         for other in [h for h in execution.attempts if h in owner.running and h is not attempt]:
             self.take_back(owner, other)  # of a batch: those that had returned
@@ -1064,7 +1064,7 @@ class LogMachine(RuleBasedStateMachine):
         open_ = [o for o in tables.visible() if tables.concerns(o, owner.name)]
         open_ = [o for o in open_ if o not in group.done | group.skipped]
         stuck = [o for o in open_ if tables.keys[o - 1] != POISON]
-        if owner.running and owner.stream is not None and owner.stream.in_doubt:
+        if owner.running and owner.stream is not None and owner.stream.in_doubt.entries:
             return  # these wait until nothing is in flight, and what is in flight of the poisoned key runs on
         assert not stuck, f"{stuck} stand still, though they do not wait behind {open_}: {group}"
         if tables.most_of_a_key is not None:
@@ -1109,8 +1109,8 @@ class LogMachine(RuleBasedStateMachine):
         assert not any(counters), counters
         left = (
             stream.entries,
-            stream.in_doubt,
-            stream.delays,
+            stream.in_doubt.entries,
+            stream.delays.due,
             stream.writes.rows,
             stream.writes.acks,
             stream.writes.acked,

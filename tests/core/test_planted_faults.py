@@ -403,6 +403,8 @@ TOLD = [
         more_of_a_key_come_while_its_range_is_used_up,
         [
             Fault(OrderingQueue, "has_before", "self.range is not None", "False"),
+            Fault(OrderingQueues, "receive", "queue.range is None", "True"),
+            Fault(OrderingQueue, "ready_at_head", "self.range.loaded", "math.inf"),
             Fault(OrderingQueue, "reaches", "self.range is None or", "True or"),
             Fault(OrderingQueue, "blocked_by_row", "self.range is not None or", ""),
         ],

@@ -10,6 +10,7 @@ from sqlqueue import publish_many
 from sqlqueue.consumers.executor import HandlerExecutor
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.core.outcomes import ACKED, DEAD, RETRIED, UNSTARTED, Outcome
+from sqlqueue.core.partition import changes
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.ref import ConsumerOptions
 from sqlqueue.core.settle_plan import Attempt, Execution
@@ -76,7 +77,7 @@ def test_what_has_committed_is_neither_delivered_again_nor_dead(batch: bool, out
         owned.commit(run)
     for run in runs:  # at that very moment
         for hand in run.attempts:
-            assert owned.stream.finish(hand, outcome, 1.0)
+            assert changes.finish(owned.stream, hand, outcome, 1.0)
     owned.turn(choose=False)
     assert not DeliveryState.objects.filter(acked=False).exists()
     assert not Message.objects.filter(topic="t_dlq").exists()
@@ -106,7 +107,7 @@ def test_an_overrun_that_was_written_first_refuses_the_commit(batch: bool) -> No
     runs = owned.turn()
     for run in runs:
         for hand in run.attempts:
-            owned.stream.finish(hand, Outcome(RETRIED, 0.0, "late"), 1.0)
+            changes.finish(owned.stream, hand, Outcome(RETRIED, 0.0, "late"), 1.0)
     owned.turn(choose=False)
     for run in runs:
         with pytest.raises(LeaseLost):
@@ -117,7 +118,7 @@ def test_an_overrun_that_was_written_first_refuses_the_commit(batch: bool) -> No
 def test_a_batch_of_which_one_has_overrun_does_not_move_the_position_past_it() -> None:
     owned = Owned(batch=True)
     (run,) = owned.turn()
-    owned.stream.finish(run.attempts[2], Outcome(RETRIED, 0.0, "late"), 1.0)  # the others were given more time
+    changes.finish(owned.stream, run.attempts[2], Outcome(RETRIED, 0.0, "late"), 1.0)  # the others were given more time
     owned.turn(choose=False)
     with pytest.raises(LeaseLost):
         owned.commit(run)

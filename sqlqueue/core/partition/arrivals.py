@@ -6,24 +6,26 @@ A message at or below the position is outside the window.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sqlqueue.core.membership import HEADER, batch_of
 from sqlqueue.core.partition import changes
 from sqlqueue.core.partition.ordering import BEHIND, HELD, READY, SETTLED, Entry, OrderingQueue
-from sqlqueue.core.settle_plan import NOT_IN_FLIGHT, FetchedMessage, Filtered, RowWrite, StoredRow
+from sqlqueue.core.settle_plan import NOT_IN_FLIGHT, FetchedMessage, Filtered, RowWrite, StoredRow, sizes_of
 
 if TYPE_CHECKING:
     from sqlqueue.core.partition.assigned import AssignedPartition
 
 
-def receive(p: AssignedPartition, messages: Iterable[FetchedMessage], wanted: bool | None = None) -> list[int]:
+def receive(p: AssignedPartition, messages: Sequence[FetchedMessage], wanted: bool | None = None) -> list[int]:
     """Add messages that were read above the position; return the offsets of those that were not in memory already.
     wanted: what the filter has said of them; None: it is asked."""
     entries, receive = p.entries, p.queues.receive
+    if wanted is None and p.sieve is None:
+        wanted = True
     added: list[int] = []
-    for message in messages:
+    for message, size in zip(messages, sizes_of(messages)):
         offset, headers, target = message[0], message[4], message[6]
         if offset in entries:
             continue
@@ -31,8 +33,8 @@ def receive(p: AssignedPartition, messages: Iterable[FetchedMessage], wanted: bo
         if target and target != p.ref.group:  # there is nothing to dispatch
             entries[offset] = Entry(offset, None, SETTLED, None)
             p.writes.acks[offset] = None
-        elif p.wants(message) if wanted is None else wanted:
-            entries[offset] = receive(message)
+        elif wanted or (wanted is None and p.wants(message)):
+            entries[offset] = receive(message, size)
             if headers and HEADER in headers:
                 p.writes.join(offset, headers)
         else:

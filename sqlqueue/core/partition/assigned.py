@@ -21,8 +21,6 @@ from sqlqueue.core.partition import arrivals, batches, changes, limits, settling
 from sqlqueue.core.partition.blocked import KeyRanges, StoredRange
 from sqlqueue.core.partition.budget import ReadBudget
 from sqlqueue.core.partition.claim_ahead import ClaimAhead
-from sqlqueue.core.partition.delays import Delays
-from sqlqueue.core.partition.in_doubt import MOST_DEATHS, InDoubt
 from sqlqueue.core.partition.key_limit import KeyLimit
 from sqlqueue.core.partition.key_rate import KeyRate
 from sqlqueue.core.partition.limited_queues import queues_for
@@ -30,6 +28,7 @@ from sqlqueue.core.partition.ordering import HELD, Entry
 from sqlqueue.core.partition.queues import Missing
 from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
 from sqlqueue.core.partition.sieve import Sieve
+from sqlqueue.core.partition.waiting import MOST_DEATHS, Delays, InDoubt
 from sqlqueue.core.partition.window import Found, Read, ReadWindow
 from sqlqueue.core.partition.writes import Writes
 from sqlqueue.core.settle_plan import ALONE, Attempt, Execution, FetchedMessage, SettlePlan, StoredRow
@@ -67,7 +66,7 @@ class AssignedPartition:
         self.sieve = None if options.where is None else Sieve(ref.group, options.where)
         self.writes = Writes(claimed, watermark, self.ranges, self.lease.members)
         self.claims_ahead: ClaimAhead | None = None  # none before the log grows so steadily that it pays
-        self._changes = 0  # grows whenever something is read, loaded or finished
+        self.changes = 0  # grows whenever something is read, loaded or finished
         self._stalled: tuple[int, ...] = ()  # of a batch consumer: _batch_state() when nothing could be chosen
         with_range = self.queues.with_range()
         for row in rows:
@@ -85,7 +84,7 @@ class AssignedPartition:
     @property
     def active(self) -> bool:
         """Whether there is something in memory that a plan may have to write."""
-        known = self.window.offsets or self.queues.has_candidates or self.has_no_room
+        known = self.window.offsets or self.queues.offered or self.has_no_room
         if known or self.writes.due or self.writes.lingers_since is not None:
             return True
         if self.claims_ahead is not None and self.claims_ahead.claimed > self.writes.claimed:
@@ -98,7 +97,7 @@ class AssignedPartition:
         if not self.window.rests or self.in_flight or self.queues.ready or self.active:
             return False
         queues, delays = self.queues, self.delays
-        waiting = delays or delays.next_due() is not None or self.in_doubt or self.lease.progress
+        waiting = delays.due or delays.waiting or self.in_doubt.entries or self.lease.progress
         return not (waiting or queues.absent or queues.holding)
 
     @property
@@ -106,7 +105,7 @@ class AssignedPartition:
         """Whether something may be dispatched now."""
         if self.options.together:
             return bool(self.queues.ready and not self.in_flight and self._stalled != self._batch_state())
-        return self.queues.has_candidates
+        return bool(self.queues.offered)
 
     @property
     def candidates(self) -> int:
@@ -115,13 +114,13 @@ class AssignedPartition:
 
     def _batch_state(self) -> tuple[int, ...]:
         """The values of which one has to change before ready messages that were not chosen can go into a batch."""
-        return self.window.final, self.window.position, self._changes
+        return self.window.final, self.window.position, self.changes
 
     @property
     def settled_up(self) -> bool:
         """Whether everything read is settled, except messages that wait until they are due, and those behind them in
         their ordering queues."""
-        to_load = self.delays or self.queues.absent or self.window.late
+        to_load = self.delays.due or self.queues.absent or self.window.late
         waits = self.writes.rows or self.writes.lingers_since is not None
         return not (self.in_flight or self.has_candidates or waits or to_load) and self.in_doubt.first() is None
 
@@ -162,7 +161,7 @@ class AssignedPartition:
     @property
     def has_no_room(self) -> bool:
         """Whether something is in flight, and the messages behind it leave no room to read others."""
-        return bool((self.in_flight or self.queues.holding) and not self.room)
+        return bool((self.in_flight or (self.queues.full and self.queues.holding)) and not self.room)
 
     @property
     def reads_on(self) -> bool:
@@ -177,7 +176,7 @@ class AssignedPartition:
 
     def next_read(self, horizon: int) -> Read | None:
         """Return what to read now; None: nothing is to be read, or there is no room."""
-        if self._at_heads_limit or not self.window.wants(horizon):
+        if not self.window.wants(horizon) or self._at_heads_limit:
             return None
         read = self.window.next_read(self.room, *self._final, horizon)
         if read is None:
@@ -190,7 +189,7 @@ class AssignedPartition:
     def take_in(self, read: Read, found: Found, horizon: int, now: float = 0.0) -> int:
         """Add what a read has found; horizon: known before its snapshot. Return how many messages it has found: 0 if
         late messages have to be read first."""
-        self._changes += 1
+        self.changes += 1
         if read.looks:
             for offset in self.window.compare(read, found.seen, horizon):
                 arrivals.vanish(self, offset, now)
@@ -237,7 +236,7 @@ class AssignedPartition:
 
     def add_missing(self, asked: Sequence[Missing], found: Gathered, now: float) -> None:
         """Add the messages that missing() asked for, as far as they were found."""
-        self._changes += 1
+        self.changes += 1
         self.budget.weigh(message for _, message in found.values())
         if asked[0].queue is None:
             self._add_late([offset for offset, _ in asked], found, now)
@@ -277,8 +276,10 @@ class AssignedPartition:
 
     def due_rows(self, now: float, most: int) -> list[int]:
         """Return the offsets of rows that are due and first in their ordering queue, to be loaded, at most `most`."""
-        self.delays.elapse(now)
-        if not self.delays:
+        waiting = self.delays.waiting
+        if waiting and waiting[0][0] <= now:
+            self.delays.elapse(now)
+        if not self.delays.due:
             return []
         limit, loaded, size = self.budget.most_ready, self.queues.loaded.values(), self.loadable
         if not size and batches.enough(loaded, 1):
@@ -301,7 +302,7 @@ class AssignedPartition:
 
     def load(self, offset: int, row: StoredRow | None, message: FetchedMessage | None, now: float) -> None:
         """Add what the database holds of a row that was due or in doubt: its present values, and its message."""
-        self._changes += 1
+        self.changes += 1
         if message is not None:
             self.budget.weigh([message])
         arrivals.load(self, offset, row, message, now)
@@ -370,7 +371,7 @@ class AssignedPartition:
 
     def choose_alone(self, offset: int, now: float) -> list[Execution]:
         """Dispatch a loaded message in doubt alone, or dead-letter it."""
-        entry = self.in_doubt.get(offset)
+        entry = self.in_doubt.entries.get(offset)
         if entry is None or entry.message is None or entry.state != HELD:
             return []
         self.in_doubt.remove(entry)
@@ -392,15 +393,6 @@ class AssignedPartition:
     def _dispatch(self, entries: Iterable[Entry], deaths: int = 0) -> list[Attempt]:
         return [changes.dispatch(self, entry, deaths) for entry in entries]
 
-    def finish(self, attempt: Attempt, outcome: Outcome, now: float) -> bool:
-        """Apply the outcome of an attempt; return False, and change nothing, if it was superseded (overrun)."""
-        if not changes.finish(self, attempt, outcome, now):
-            return False
-        if outcome.kind == RELEASED and now >= attempt.claimed_until and self.claims_ahead is not None:
-            self.claims_ahead.refused(now)
-        self._changes += 1
-        return True
-
     def finish_all(self, reports: Iterable[tuple[Attempt, Outcome]], now: float) -> int:
         """Apply outcomes that handlers have reported; return how many were not superseded."""
         count = 0
@@ -408,7 +400,7 @@ class AssignedPartition:
             # The handler's own transaction may have moved the position.
             if outcome.moved_to is not None and outcome.moved_to > self.window.position:
                 settling.move(self, outcome.moved_to)
-            count += self.finish(attempt, outcome, now)
+            count += changes.finish(self, attempt, outcome, now)
         return count
 
     # -- settling -----------------------------------------------------------------------------------------------------
@@ -425,7 +417,7 @@ class AssignedPartition:
     @property
     def _keeps_up(self) -> bool:
         """Whether nothing of the log waits but what is in flight: the next messages can start when they are read."""
-        waits = self.queues.ready or self.window.more or self.window.late or self.in_doubt or self.ranges
+        waits = self.queues.ready or self.window.more or self.window.late or self.in_doubt.entries or self.ranges.by_key
         # Atomic handlers write rows; of what a filter leaves out a takeover would write some, too.
         return not (waits or self.queues.limits_keys or self.options.atomic or self.sieve is not None)
 
@@ -438,5 +430,5 @@ class AssignedPartition:
         """Return what to write when the lease is released: acks in memory become rows, other attempts are released."""
         for entry in list(self.entries.values()):
             if entry.attempt is not None:
-                self.finish(entry.attempt, Outcome(RELEASED), now)
+                changes.finish(self, entry.attempt, Outcome(RELEASED), now)
         return settling.release_plan(self, now)

@@ -69,34 +69,23 @@ class KeyRange:
 
 
 class KeyRanges:
-    """The blocked ranges of one assigned partition, by key, and which of them have changed."""
+    """The blocked ranges of one assigned partition, by key, and which of them have changed (`touched`): the next plan
+    stores these."""
 
     def __init__(self, stored: Iterable[StoredRange] = ()):
-        self._by_key = {one.key: KeyRange(one) for one in stored}
-        self._lows = [(one.low, key) for key, one in self._by_key.items()]
+        self.by_key = {one.key: KeyRange(one) for one in stored}
+        self._lows = [(one.low, key) for key, one in self.by_key.items()]
         heapq.heapify(self._lows)
-        self._touched: dict[str, KeyRange] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._by_key)
+        self.touched: dict[str, KeyRange] = {}
 
     def __iter__(self) -> Iterator[KeyRange]:
-        return iter(self._by_key.values())
-
-    @property
-    def changed(self) -> bool:
-        """Whether a range is to be stored."""
-        return bool(self._touched)
-
-    def get(self, key: str) -> KeyRange | None:
-        """Return a key's range."""
-        return self._by_key.get(key)
+        return iter(self.by_key.values())
 
     def extend(self, key: str, offset: int) -> KeyRange:
         """Extend a key's range to this message, which the position is about to pass; begin one if there is none."""
-        found = self._by_key.get(key)
+        found = self.by_key.get(key)
         if found is None:
-            found = self._by_key[key] = KeyRange(StoredRange(key, offset - 1, offset, 0))
+            found = self.by_key[key] = KeyRange(StoredRange(key, offset - 1, offset, 0))
             heapq.heappush(self._lows, (found.low, key))
         found.high = offset
         found.messages += 1
@@ -105,7 +94,7 @@ class KeyRanges:
 
     def keep(self, offset: int, key: str) -> bool:
         """Tell whether an acked row must stay because its key's range may come to cover it; remember it then."""
-        found = self._by_key.get(key) if key else None
+        found = self.by_key.get(key) if key else None
         if found is None or offset <= found.low:
             return False
         insort(found.kept, offset)
@@ -113,29 +102,28 @@ class KeyRanges:
 
     def touch(self, one: KeyRange) -> None:
         """Let the next plan store a range."""
-        self._touched[one.key] = one
+        self.touched[one.key] = one
 
     def take_touched(self) -> list[KeyRange]:
         """Return the ranges that have changed since this was last asked."""
-        touched, self._touched = list(self._touched.values()), {}
+        touched, self.touched = list(self.touched.values()), {}
         return touched
 
     def was_raised(self, one: KeyRange) -> None:
         """Record a range's new low; forget one that is used up."""
         if one.low >= one.high:
-            del self._by_key[one.key]
+            del self.by_key[one.key]
         else:
             heapq.heappush(self._lows, (one.low, one.key))
-        if len(self._lows) > 2 * len(self._by_key) + STALE:
-            self._lows = [(each.low, each.key) for each in self._by_key.values()]
+        if len(self._lows) > 2 * len(self.by_key) + STALE:
+            self._lows = [(each.low, each.key) for each in self.by_key.values()]
             heapq.heapify(self._lows)
 
-    def lowest(self) -> int | None:
-        """Return the lowest low: the watermark is not above it."""
-        while self._lows:
+    def lowest(self) -> int:
+        """Return the lowest low, if there are ranges: the watermark is not above it."""
+        while True:
             low, key = self._lows[0]
-            found = self._by_key.get(key)
+            found = self.by_key.get(key)
             if found is not None and found.low == low:
                 return low
             heapq.heappop(self._lows)
-        return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from sqlqueue.core.settle_plan import FetchedMessage, size_of
+from sqlqueue.core.settle_plan import FetchedMessage, sizes_of
 
 PREFETCH_BYTES: Final = 64 * 1024 * 1024  # of a process, unless the setting says otherwise
 MARGIN: Final = 2  # so much heavier than the last ones a message may be without a statement of its own
@@ -20,12 +20,13 @@ class ReadBudget:
 
     half: those bytes. most_ready: with how many ready messages reading stops: their payloads are in memory. at_once:
     how many messages to load with one statement at most. most_held: how many remembered messages in (P, F] a final read
-    waits for, and how many ready ones any loading.
+    waits for, and how many ready ones any loading. weighed: whether the size of recent messages is known.
     """
 
     def __init__(self, batch_size: int):
         self._batch_size = batch_size
-        self._heaviest: int | None = None  # characters of the heaviest of the last messages
+        self._heaviest = 0  # characters of the heaviest of the last messages
+        self.weighed = False
         self.share = PREFETCH_BYTES
 
     @property
@@ -43,28 +44,23 @@ class ReadBudget:
         self.at_once = min(self._batch_size, self.most_ready)
         self.most_held = self.most_ready + self.at_once
 
-    @property
-    def weighed(self) -> bool:
-        """Whether the size of recent messages is known."""
-        return self._heaviest is not None
-
     def weigh(self, messages: Iterable[FetchedMessage], left_out: Iterable[tuple[Any, ...]] = ()) -> None:
         """Expect the next messages to be as heavy as the heaviest of these; the effect of a single heavy one decays.
         left_out: of a read that sifts, whose payloads may not have been read: then they say nothing."""
-        sizes = list(map(size_of, messages))
+        sizes = sizes_of(messages)
         sizes += [len(payload) for row in left_out if (payload := row[3])]
         if sizes:
-            self._heaviest = max(*sizes, (self._heaviest or 0) // 4)
+            self._heaviest, self.weighed = max(*sizes, self._heaviest // 4), True
             self._reckon()
 
     def forget(self) -> None:
         """Forget the size of recent messages: the next ones may be heavier."""
-        self._heaviest = None
+        self._heaviest, self.weighed = 0, False
         self._reckon()
 
     def expected(self, messages: int) -> int:
         """Return how many bytes so many of the next messages have at most; 0 while that is not known."""
-        return messages * (self._heaviest or 0)
+        return messages * self._heaviest
 
     def fitting(self, most: int, size: int) -> int:
         """Return how many messages have so many bytes, at most `most`, and at least one."""

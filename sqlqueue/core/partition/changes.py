@@ -36,9 +36,19 @@ def dispatch(p: AssignedPartition, entry: Entry, deaths: int = 0) -> Attempt:
     """Return an attempt of a message, which is in flight now; the next plan claims it."""
     assert entry.message is not None
     attempt = entry.attempt = Attempt(p.lease, entry.message, entry.count + 1 if entry.row else 1, deaths)
-    p.queues.dispatch(entry)
+    queues, queue, size = p.queues, entry.queue, entry.size
+    if entry.state == READY:
+        queues.ready -= 1
+        queues.ready_size -= size
+        if queues.loaded:
+            queues.loaded.pop(entry.offset, None)
+    entry.state = IN_FLIGHT
     p.in_flight += 1
-    p.in_flight_size += entry.size
+    p.in_flight_size += size
+    if queue is not None:
+        queue.busy += 1
+        if isinstance(queue, LimitedQueue):
+            queues.started(queue, entry)
     offset, writes = entry.offset, p.writes
     if not entry.row:
         if offset > p.window.position:
@@ -55,7 +65,7 @@ def _leave_range(p: AssignedPartition, entry: Entry) -> None:
     low."""
     p.writes.add_row(entry)
     p.writes.taken_up.add(entry.offset)
-    if (one := p.ranges.get(entry.key)) is not None:
+    if (one := p.ranges.by_key.get(entry.key)) is not None:
         one.messages -= 1
         p.ranges.touch(one)
 
@@ -68,9 +78,13 @@ def finish(p: AssignedPartition, attempt: Attempt, outcome: Outcome, now: float)
     entry.attempt = None
     p.in_flight -= 1
     p.in_flight_size -= entry.size
-    if entry.queue is not None:
-        p.queues.returned(entry)
+    queue = entry.queue
+    if queue is not None:
+        queue.busy -= 1
+        if isinstance(queue, LimitedQueue):
+            p.queues.ended(queue)
     attempt.outcome = outcome
+    p.changes += 1
     if outcome is SUCCESS and not entry.row and entry.offset > p.window.position:  # nearly always
         settle(p, entry, SettledAttempt(attempt, outcome), now)
         return True
@@ -86,6 +100,8 @@ def finish(p: AssignedPartition, attempt: Attempt, outcome: Outcome, now: float)
         dead_letter(p, entry, attempt, outcome, now)
         return True
     if kind == RELEASED:
+        if now >= attempt.claimed_until and p.claims_ahead is not None:
+            p.claims_ahead.refused(now)
         _release(p, entry, attempt)
     else:
         _hold(p, entry, attempt, outcome, now)
@@ -243,7 +259,7 @@ def block_loaded(p: AssignedPartition) -> None:
 def park(p: AssignedPartition, loaded: bool) -> None:
     """Drop the payloads of what waits in line because its key is at its limit, so that the key's range can cover
     it. loaded: of those outside the window, too, which were loaded for when the key may go on."""
-    for queue in p.queues.full_queues():
+    for queue in list(p.queues.full.values()):
         dropped: Entry | None = None
         for entry in list(queue.entries):
             if entry.state == READY and (loaded or entry.offset > p.window.position):
@@ -298,8 +314,12 @@ def settle(p: AssignedPartition, entry: Entry, settled: SettledAttempt | Filtere
         p.writes.settle(settled)
     queue = entry.queue
     if queue is not None:
-        queue.remove(entry)
-        p.queues.advance(queue, now)
+        if queue.entries and queue.entries[0] is entry:
+            queue.entries.popleft()
+        else:
+            queue.remove(entry)
+        if not queue.busy or isinstance(queue, LimitedQueue):
+            p.queues.advance(queue, now)
     if passed:
         del p.entries[offset]
 

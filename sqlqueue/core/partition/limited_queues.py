@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from sqlqueue.core.partition.blocked import KeyRanges
-from sqlqueue.core.partition.delays import Delays
 from sqlqueue.core.partition.key_limit import KeyLimit, LimitedQueue
 from sqlqueue.core.partition.ordering import IN_FLIGHT, READY, SETTLED, Entry, OrderingQueue
 from sqlqueue.core.partition.queues import OrderingQueues
 from sqlqueue.core.partition.ref import ConsumerOptions
+from sqlqueue.core.partition.waiting import Delays
 from sqlqueue.core.settle_plan import FetchedMessage
 
 
@@ -27,7 +27,6 @@ class LimitedQueues(OrderingQueues):
 
     def __init__(self, ranges: KeyRanges, delays: Delays, urgency: Callable[[Any], int] | None, limit: KeyLimit):
         self.limit = limit
-        self._full: dict[str, LimitedQueue] = {}  # queues whose keys are at their limit
         super().__init__("none", False, ranges, delays, urgency)
         limit.listeners.append(self)
 
@@ -35,18 +34,13 @@ class LimitedQueues(OrderingQueues):
     def candidates(self) -> int:
         """How many messages may be dispatched now, about."""
         if self.limit.limits:
-            return sum(each.startable if isinstance(each, LimitedQueue) else 1 for each in iter(self._candidates))
-        return len(self._candidates)
+            return sum(each.startable if isinstance(each, LimitedQueue) else 1 for each in iter(self.offered))
+        return len(self.offered)
 
     @property
     def limits_keys(self) -> bool:
         """Whether only so many messages of a key may be in flight."""
         return self.limit.limits
-
-    @property
-    def holding(self) -> bool:
-        """Whether messages wait in line because their key is at its limit."""
-        return any(queue.entries or queue.again for queue in self._full.values())
 
     def queue_of(self, key: str) -> OrderingQueue | None:
         """Return the queue of messages with this key; None if they have none."""
@@ -60,20 +54,6 @@ class LimitedQueues(OrderingQueues):
         return queue
 
     # -- what is ready ------------------------------------------------------------------------------------------------
-
-    def dispatch(self, entry: Entry) -> None:
-        """Record that a message, ready or in doubt, is in flight."""
-        super().dispatch(entry)
-        queue = entry.queue
-        if isinstance(queue, LimitedQueue):
-            queue.start(entry)
-            self._go_on(queue)
-
-    def returned(self, entry: Entry) -> None:
-        """Record that a message is no longer in flight; the caller sets its new state."""
-        super().returned(entry)
-        if entry.queue is not None:
-            self.limit.ended(entry.queue.name, 1, self)
 
     def came_due(self, entry: Entry, message: FetchedMessage) -> None:
         """Make a loaded message ready that has a row, unless its key has come to its limit: then it waits for that."""
@@ -101,10 +81,10 @@ class LimitedQueues(OrderingQueues):
         """Return at most `most` ready messages in at most so many lists, each in its own; nothing else bounds them."""
         chosen: list[list[Entry]] = []
         most = min(most, lists)
-        for _ in range(len(self._candidates)):
+        for _ in range(len(self.offered)):
             if len(chosen) >= most:
                 break
-            candidate = self._candidates.popleft()
+            candidate = self.offered.popleft()
             if isinstance(candidate, LimitedQueue):
                 chosen += [[entry] for entry in self._take(candidate, most - len(chosen))]
             elif isinstance(candidate, Entry) and candidate.state == READY and candidate.queue is None:
@@ -126,24 +106,29 @@ class LimitedQueues(OrderingQueues):
     def _go_on(self, queue: LimitedQueue) -> None:
         self.absent.pop(queue.name, None)
         if queue.free <= 0:
-            self._full[queue.name] = queue
+            self.full[queue.name] = queue
             return
-        self._full.pop(queue.name, None)
+        self.full.pop(queue.name, None)
         for entry in queue.take_due():
             self._delays.mark_due(entry)
         if queue.lacks:
             self.absent[queue.name] = queue
         if not queue.listed and next(queue.ready(), None) is not None:
             queue.listed = True
-            self._candidates.append(queue)
+            self.offered.append(queue)
         elif not queue.used:
             self._forget(queue)
 
     # -- the limit of keys --------------------------------------------------------------------------------------------
 
-    def full_queues(self) -> list[LimitedQueue]:
-        """Return the queues whose keys are at their limit."""
-        return list(self._full.values())
+    def started(self, queue: LimitedQueue, entry: Entry) -> None:
+        """Count a message of a limited key that is in flight now."""
+        queue.start(entry)
+        self._go_on(queue)
+
+    def ended(self, queue: LimitedQueue) -> None:
+        """Count a message of a limited key that is in flight no more."""
+        self.limit.ended(queue.name, 1, self)
 
     def key_freed(self, key: str) -> None:
         """Go on with a key of which a message of another priority has ended."""

@@ -3,6 +3,7 @@ or of a whole partition; a message without one is free."""
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections import deque
 from itertools import islice
@@ -117,8 +118,9 @@ class OrderingQueue:
     def ready_at_head(self, most: int) -> list[Entry]:
         """Return the first entries that are ready, one behind another, at most `most`."""
         found: list[Entry] = []
+        end = math.inf if self.range is None else self.range.loaded
         for entry in islice(self.entries, most):
-            if entry.state != READY or not self.reaches(entry):
+            if entry.state != READY or entry.offset > end:
                 break
             found.append(entry)
         return found

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlqueue.core.partition import limits
 from sqlqueue.core.partition.blocked import KeyRange, KeyRanges, StoredRange
-from sqlqueue.core.partition.delays import Delays
-from sqlqueue.core.partition.ordering import BEHIND, HELD, IN_FLIGHT, READY, Entry, OrderingQueue
+from sqlqueue.core.partition.ordering import BEHIND, HELD, READY, Entry, OrderingQueue
 from sqlqueue.core.partition.urgent_first import UrgentFirst
+from sqlqueue.core.partition.waiting import Delays
 from sqlqueue.core.settle_plan import FetchedMessage, size_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ class OrderingQueues:
 
     ready, ready_size: how many messages are ready, and how many characters and bytes they have; loaded: those of them
     that have a row or came out of a blocked range, and so are outside the window; absent: the queues that may go on,
-    and whose next messages are not in memory.
+    and whose next messages are not in memory; full: those whose keys are at their limit; offered: free messages, and
+    queues that may have something ready.
     """
 
     def __init__(
@@ -47,30 +48,20 @@ class OrderingQueues:
         self._ordering, self._by_key, self._batch = ordering, ordering == "key", batch
         self._ranges, self._delays = ranges, delays
         self._by_name: dict[str, OrderingQueue] = {}
-        # Free entries, and queues that may have something ready.
-        self._candidates: deque[Entry | OrderingQueue] | UrgentFirst = UrgentFirst(urgency) if urgency else deque()
+        self.offered: deque[Entry | OrderingQueue] | UrgentFirst = UrgentFirst(urgency) if urgency else deque()
         self.absent: dict[str, OrderingQueue] = {}
+        self.full: dict[str, LimitedQueue] = {}
         for one in ranges:
             self._new_queue(one.key).range = one
 
     @property
     def candidates(self) -> int:
         """How many messages and ordering queues may have something to dispatch now."""
-        return len(self._candidates)
-
-    @property
-    def has_candidates(self) -> bool:
-        """Whether something may be dispatched now."""
-        return bool(self._candidates)
-
-    @property
-    def holding(self) -> bool:
-        """Whether messages wait in line because their key is at its limit."""
-        return False
+        return len(self.offered)
 
     def urgencies(self, most: int) -> list[int]:
         """Return how urgent the first candidates are, at most `most`; none if they are taken in their order."""
-        return self._candidates.first(most) if isinstance(self._candidates, UrgentFirst) else []
+        return self.offered.first(most) if isinstance(self.offered, UrgentFirst) else []
 
     def with_range(self) -> list[OrderingQueue]:
         """Return the ordering queues that have a range."""
@@ -103,20 +94,25 @@ class OrderingQueues:
 
     # -- what is ready ------------------------------------------------------------------------------------------------
 
-    def receive(self, message: FetchedMessage) -> Entry:
+    def receive(self, message: FetchedMessage, size: int) -> Entry:
         """Add a message that was read: it is ready, or waits behind another of its key."""
         offset, key = message[0], message[1]
-        queue = self.queue_of(key)
+        queue = self._by_name.get(key) if self._by_key else None
+        if queue is None:
+            queue = self.queue_of(key)
         entry = Entry(offset, queue, READY, message, "" if self._ordering == "partition" else key)
         if queue is not None:
-            behind = entry.key and queue.has_before(offset)
-            queue.add(entry)
-            if behind:
-                entry.state, entry.message = BEHIND, None
-                return entry
-        entry.size = size_of(message)
+            if not queue.entries and queue.range is None:
+                queue.entries.append(entry)
+            else:
+                behind = entry.key and queue.has_before(offset)
+                queue.add(entry)
+                if behind:
+                    entry.state, entry.message = BEHIND, None
+                    return entry
+        entry.size = size
         self.ready += 1
-        self.ready_size += entry.size
+        self.ready_size += size
         self.offer(entry)
         return entry
 
@@ -136,32 +132,16 @@ class OrderingQueues:
         self.loaded.pop(entry.offset, None)
         entry.state, entry.message = HELD if entry.row else BEHIND, None
 
-    def dispatch(self, entry: Entry) -> None:
-        """Record that a message, ready or in doubt, is in flight."""
-        if entry.state == READY:
-            self.ready -= 1
-            self.ready_size -= entry.size
-            if self.loaded:
-                self.loaded.pop(entry.offset, None)
-        entry.state = IN_FLIGHT
-        if entry.queue is not None:
-            entry.queue.busy += 1
-
-    def returned(self, entry: Entry) -> None:
-        """Record that a message is no longer in flight; the caller sets its new state."""
-        if entry.queue is not None:
-            entry.queue.busy -= 1
-
     def offer(self, entry: Entry) -> None:
         """Make a ready message, or its ordering queue, a candidate. Batches are chosen by offset instead."""
         queue = entry.queue
         if self._batch:
             return
         if queue is None:
-            self._candidates.append(entry)
+            self.offered.append(entry)
         elif not queue.listed and not queue.busy:
             queue.listed = True
-            self._candidates.append(queue)
+            self.offered.append(queue)
 
     def choose(
         self, most: int, of_a_queue: int | None, lists: int, allowed: Callable[[str, int], int] | None = None
@@ -169,10 +149,10 @@ class OrderingQueues:
         """Return at most `most` ready messages in at most so many lists, of one ordering queue at most `of_a_queue`, if
         that is given, and at most what `allowed` returns for its name and their number."""
         chosen: list[list[Entry]] = []
-        for _ in range(len(self._candidates)):
+        for _ in range(len(self.offered)):
             if most <= 0 or len(chosen) >= lists:
                 break
-            entries = self._take_candidate(self._candidates.popleft(), min(most, of_a_queue or most), allowed)
+            entries = self._take_candidate(self.offered.popleft(), min(most, of_a_queue or most), allowed)
             if entries:
                 most -= len(entries)
                 chosen.append(entries)
@@ -230,13 +210,20 @@ class OrderingQueues:
     # -- limits of keys: there are none -------------------------------------------------------------------------------
 
     @property
+    def holding(self) -> bool:
+        """Whether messages wait in line because their key is at its limit."""
+        return any(queue.entries or queue.again for queue in self.full.values())
+
+    def started(self, queue: LimitedQueue, entry: Entry) -> None:
+        """Count a message of a limited key that is in flight now."""
+
+    def ended(self, queue: LimitedQueue) -> None:
+        """Count a message of a limited key that is in flight no more."""
+
+    @property
     def limits_keys(self) -> bool:
         """Whether only so many messages of a key may be in flight."""
         return False
-
-    def full_queues(self) -> list[LimitedQueue]:
-        """Return the queues whose keys are at their limit."""
-        return []
 
     def follow_limit(self, entries: Iterable[Entry]) -> None:
         """Let the limit of keys hold as it is now, for all these messages."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlqueue.core.where import Where
@@ -27,7 +27,8 @@ class ConsumerOptions:
     keep_results: seconds. urgency: of a message, by its headers as the database gave them; of what is in memory and may
     be dispatched, the highest goes first (only with ordering "none", and without batches). where: what it
     does not match is acked without being dispatched. commit_every: how many messages share a transaction (only with
-    atomic)."""
+    atomic). grouped: handlers that get one delivery share transactions; together: messages of several ordering queues
+    are dispatched as one execution, `most_together` at most, and a partition has one at a time."""
 
     ordering: str = "key"
     max_attempts: int | None = 5  # None: no bound
@@ -40,17 +41,12 @@ class ConsumerOptions:
     where: Where | None = None  # None: all
     commit_every: int = 1
 
-    @property
-    def grouped(self) -> bool:
-        """Handlers that get one delivery share transactions."""
-        return self.commit_every > 1
+    grouped: bool = field(init=False)
+    together: bool = field(init=False)
+    most_together: int = field(init=False)
 
-    @property
-    def together(self) -> bool:
-        """Messages of several ordering queues are dispatched as one execution: a partition has one at a time."""
-        return self.batch or self.grouped
-
-    @property
-    def most_together(self) -> int:
-        """How many messages are dispatched together at most."""
-        return self.commit_every if self.grouped else self.batch_size
+    def __post_init__(self) -> None:
+        grouped = self.commit_every > 1
+        object.__setattr__(self, "grouped", grouped)
+        object.__setattr__(self, "together", self.batch or grouped)
+        object.__setattr__(self, "most_together", self.commit_every if grouped else self.batch_size)

@@ -36,7 +36,7 @@ def plan(
     elif executions:
         _start_unwritten(p, executions)
     # The messages behind a slow one may fill the memory; once the slow one has a row, a blocked range can cover them.
-    if not writes.acks and not p.has_no_room and not p.queues.holding:
+    if not (writes.acks or p.has_no_room or (p.queues.full and p.queues.holding)):
         writes.waits_since = None
     elif writes.waits_since is None or moved:
         writes.waits_since = now
@@ -164,10 +164,11 @@ def _make_plan(
 ) -> SettlePlan:
     """Return what to write now, and begin the next plan. keeps: without the acked rows that the position has passed."""
     writes, position = p.writes, p.window.position
-    ranges, released = p.queues.raise_lows(now)
+    ranges, released = p.queues.raise_lows(now) if p.ranges.touched else ((), ())
     for offset in released:
         writes.add_acked(offset)
-    deletes = [] if keeps else writes.take_passed(position)
+    passed = bool(writes.acked) and writes.acked[0] <= position
+    deletes = writes.take_passed(position) if passed and not keeps else ()
     writes.raise_watermark(position)
     plan = SettlePlan(
         p.lease,

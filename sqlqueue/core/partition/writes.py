@@ -58,13 +58,13 @@ class Writes:
     @property
     def due(self) -> bool:
         """Whether something is to be written."""
-        return bool(self.rows or self.settled or self.acked or self._ranges.changed)
+        return bool(self.rows or self.settled or self.acked or self._ranges.touched)
 
     @property
     def only_acks(self) -> bool:
         """Whether all that is to be written is acks that need no row, or have it already (a handler's transaction wrote
         it), and no publisher waits for a reply to one."""
-        if self.rows or self.dead or self.effects or self._ranges.changed or self._members:
+        if self.rows or self.dead or self.effects or self._ranges.touched or self._members:
             return False
         return all(outcome.kind == ACKED and not _is_awaited(attempt, outcome) for attempt, outcome in self.settled)
 
@@ -75,7 +75,7 @@ class Writes:
 
     def passed(self, entries: Iterable[Entry]) -> None:
         """Record that the position has passed acked messages: that stores their acks, unless a range may cover them."""
-        ranges, acks, settled = self._ranges or None, self.acks, self.settled
+        ranges, acks, settled = self._ranges if self._ranges.by_key else None, self.acks, self.settled
         for entry in entries:
             offset = entry.offset
             kept = ranges is not None and entry.key and ranges.keep(offset, entry.key)
@@ -166,8 +166,9 @@ class Writes:
             heapq.heappop(self._lowest)
         if self._lowest:
             position = min(position, self._lowest[0] - 1)
-        lowest = self._ranges.lowest()
-        self.watermark = position if lowest is None else min(position, lowest)
+        if self._ranges.by_key:
+            position = min(position, self._ranges.lowest())
+        self.watermark = position
 
     # -- members of batches -------------------------------------------------------------------------------------------
 
