@@ -32,7 +32,7 @@ ONCE_MORE := --reruns=1 --reruns-delay=2 --max-suite-reruns=3 --rerun-show-trace
 NOT_FOR_EVER := timeout --signal=ABRT --kill-after=30 60m
 PYTEST := $(if $(SUITES),$(NOT_FOR_EVER)) $(BIN)/python -X faulthandler -m pytest $(if $(SUITES),$(ONCE_MORE)) $(PYTEST_ARGS)
 # Suites of their own, in one session each: make test-spark, make test-browser.
-WITHOUT_OPTIONAL_SUITES := --ignore=tests/spark --ignore=tests/browser
+WITHOUT_OPTIONAL_SUITES := --ignore=tests/contrib/spark --ignore=tests/browser
 # What `make test` runs of a suite beside the rest of it, so that all end at about the same time.
 BESIDE_sqlite := tests/consumers tests/example tests/faults tests/management tests/packaging tests/test_docs.py
 BESIDE_mariadb := tests/admin tests/api tests/consumers tests/database tests/faults tests/soak
@@ -106,17 +106,17 @@ test-matrix: ## The suite on SQLite with each Python from 3.10 to 3.14 that is h
 	@requirements/matrix.sh "$(MAKE)" $(PYTHONS)
 
 test-spark: $(if $(SUITES),,system system-spark) $(VENV)/.spark ## What works on the log with Spark, on MariaDB; the data source on SQLite, too. Brings Java
-	env -u DATABASE_URL DATABASE=mariadb $(PYTEST) tests/spark
-	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) tests/spark/test_batch_read.py tests/spark/test_stream.py \
+	env -u DATABASE_URL DATABASE=mariadb $(PYTEST) tests/contrib/spark
+	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) tests/contrib/spark/test_batch_read.py tests/contrib/spark/test_stream.py \
 		-k "what_was_published or beyond_the_horizon or once_and_the_group or never_pass"
 
 test-cluster: system system-mysql system-postgresql system-spark $(VENV)/.postgresql $(VENV)/.spark ## Spark over several machines: a master and two workers, one of which is killed, on each server
-	env -u DATABASE_URL DATABASE=mariadb LONG=1 $(PYTEST) tests/spark/test_cluster.py
-	env -u DATABASE_URL MYSQL_FOLDER="$(abspath $(MYSQL_FOLDER))" DATABASE=mysql LONG=1 $(PYTEST) tests/spark/test_cluster.py
-	env -u DATABASE_URL DATABASE=postgresql LONG=1 $(PYTEST) tests/spark/test_cluster.py
+	env -u DATABASE_URL DATABASE=mariadb LONG=1 $(PYTEST) tests/contrib/spark/test_cluster.py
+	env -u DATABASE_URL MYSQL_FOLDER="$(abspath $(MYSQL_FOLDER))" DATABASE=mysql LONG=1 $(PYTEST) tests/contrib/spark/test_cluster.py
+	env -u DATABASE_URL DATABASE=postgresql LONG=1 $(PYTEST) tests/contrib/spark/test_cluster.py
 
 test-long: system system-topologies system-spark system-browser $(VENV)/.mysql $(VENV)/.spark $(VENV)/.browser ## What takes longest in the suite, which make test leaves out: on MariaDB and SQLite
-	env -u DATABASE_URL DATABASE=mariadb LONG=1 $(PYTEST) -m long tests/database tests/faults tests/management tests/databases tests/soak tests/protocol tests/spark
+	env -u DATABASE_URL DATABASE=mariadb LONG=1 $(PYTEST) -m long tests/database tests/faults tests/management tests/databases tests/soak tests/protocol tests/contrib/spark
 	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/database tests/faults tests/management tests/soak tests/protocol
 	env -u DATABASE_URL DATABASE=sqlite LONG=1 $(PYTEST) -m long tests/browser
 

@@ -29,6 +29,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "sqlqueue",
     "sqlqueue.contrib.people",
+    "sqlqueue.contrib.spark",
     "example_project.flights",
     "example_project.reports",
     "example_project.refunds",

@@ -33,7 +33,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 DATABASE = pytest.StashKey[TestDatabase]()
 # What make test-spark and make test-browser install for their suites; the header says what is absent.
-NEEDS = {"spark": "pyspark", "browser": "playwright"}
+NEEDS = {"contrib/spark": "pyspark", "browser": "playwright"}
 if django.VERSION < (6, 0):
     NEEDS["tasks"] = "django_tasks"
 collect_ignore = [suite for suite, package in NEEDS.items() if not find_spec(package)]

@@ -27,7 +27,7 @@ Write one of these on a line of its own before the block:
   <!-- append: mysite/settings.py --> the block is added to that file
   <!-- run -->                        a console block: each command is run in that project and must exit 0
   <!-- shown -->                      the block is only looked at
-  <!-- spark -->                      Python that tests/spark runs, in order, with a session `spark`; here it compiles
+  <!-- spark -->                      Python that tests/contrib/spark runs, in order, with a session `spark`
 The project is what `django-admin startproject mysite .` makes. Blocks are taken in the document's order.
 Without a mark: Python must compile, `make` in a console block must name a target, sql, text, ini and toml pass."""
 

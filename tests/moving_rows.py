@@ -178,10 +178,10 @@ KAFKA: dict[str, tuple[str, ...]] = {
         "monitoring/test_metrics.py::test_they_are_what_the_tables_say",
     ),
     "Kafka Connect, Spark's source": (
-        "spark/test_batch_read.py::test_messages_are_what_was_published",
-        "spark/test_write.py::test_rows_become_messages",
-        "spark/test_stream.py::test_what_is_available_is_read_once_and_the_group_stands_at_its_end",
-        "spark/test_archive.py::test_is_every_message_of_the_topic_with_all_its_values",
+        "contrib/spark/test_batch_read.py::test_messages_are_what_was_published",
+        "contrib/spark/test_write.py::test_rows_become_messages",
+        "contrib/spark/test_stream.py::test_what_is_available_is_read_once_and_the_group_stands_at_its_end",
+        "contrib/spark/test_archive.py::test_is_every_message_of_the_topic_with_all_its_values",
     ),
     "MirrorMaker": (
         "replica/test_reads.py::test_what_only_looks_reads_the_replica",

@@ -67,6 +67,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "sqlqueue",
     "sqlqueue.contrib.people",
+    "sqlqueue.contrib.spark",
     "tests.app",
     "tests.tasks",  # where tasks may be
     "example_project.flights",

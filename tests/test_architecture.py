@@ -121,7 +121,7 @@ def test_the_linter_holds_the_order_of_the_same_packages_with_imports_for_type_h
     assert "exclude_type_checking_imports" not in text
     layers = re.search(r"^layers = \[\n(.*?)^\]", text, re.DOTALL | re.MULTILINE)
     assert layers is not None
-    assert set(re.findall(r"\w+", layers[1])) & PACKAGES == PACKAGES - {"spark"}  # a contract of its own
+    assert set(re.findall(r"\w+", layers[1])) & PACKAGES == PACKAGES
 
 
 def test_an_import_that_is_not_drawn_is_found(tmp_path: Path) -> None:

@@ -240,8 +240,8 @@ def test_more_time_for_a_delivery(consuming: Any, seconds: Any) -> None:
     assert refused[0].startswith("seconds must ")
 
 
-# What Spark's commands take is theirs; runconsumers refuses everything together.
-OTHERS = ("queueanalytics", "queuearchive", "queuebackfill", "queuerehydrate", "runconsumers")
+# runconsumers refuses everything together.
+OTHERS = ("runconsumers",)
 COMMANDS = (
     "queuedlq",
     "queuedoctor",

@@ -1,7 +1,6 @@
 """More than goes at once goes all the same: each test has more to do than one statement, transaction or pass takes."""
 
 import json
-from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -11,15 +10,7 @@ from sqlqueue.database.horizon import Horizon
 from sqlqueue.leases import acquire
 from sqlqueue.log import collect, deleting, groups, schedule
 from sqlqueue.management.commands import queuedlq, queuepublish
-from sqlqueue.models import (
-    DeliveryState,
-    HourlyStatistic,
-    Message,
-    PartitionLease,
-    Request,
-    ScheduledMessage,
-    hourly,
-)
+from sqlqueue.models import DeliveryState, Message, PartitionLease, Request, ScheduledMessage
 from sqlqueue.models.request import DONE
 from sqlqueue.operations import replay, replay_requests, republish, requests, reschedule
 from tests.consuming import QUICK, Consuming
@@ -127,21 +118,6 @@ def test_partitions_are_taken_past_one_transaction(settings) -> None:
     wanted = range(partitions)
     acquire.acquire(LOG, "s", "g", "t", wanted, priorities=1, lease_duration=60, horizon=0)
     assert PartitionLease.objects.filter(holder="s").count() == partitions
-
-
-def test_hours_are_stored_past_one_statement(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hourly, "AT_ONCE", 2)
-    columns = HourlyStatistic.objects.all().columns
-    row = {
-        "topic": "t",
-        "consumer_group": "",
-        **dict.fromkeys([*columns.counts, *columns.figures, *columns.progress], 0),
-    }
-    hours = [datetime(2026, 1, 1, hour, tzinfo=timezone.utc) for hour in range(7)]
-    for published in (1, 2):
-        rows = [{**row, "hour": hour, "published": published} for hour in hours]
-        assert HourlyStatistic.objects.store(rows) == (7, 0)
-        assert list(HourlyStatistic.objects.values_list("published", flat=True)) == [published] * 7
 
 
 def test_a_file_is_published_past_one_call(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from example_project.flights.data import MISSING, data_file
-from sqlqueue.spark.backfill import as_messages
+from sqlqueue.contrib.spark.backfill import as_messages
 
 READING = {"nullValue": MISSING, "inferSchema": "true"}
 PAYLOAD = {

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from django.apps import apps
 from django.db import Error
 
 from sqlqueue.core.partition.claim_ahead import MOST_AHEAD
@@ -30,14 +31,14 @@ USER = {  # as GRANT wants it
     "mysql": "SELECT CONCAT(QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', 1)), '@',"
     " QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', -1)))",
 }
-# Columns that hold offsets which may have left the log. Small tables, or (receipts) the end of an index.
+# Columns that hold offsets which may have left the log; an app's AppConfig names its own in `offset_columns`. Small
+# tables, or (receipts) the end of an index.
 KNOWN = (
     ("sqlqueue_message", "offset", ""),
     ("sqlqueue_offset", "position", ""),
     ("sqlqueue_offset", "claimed_to", ""),
     ("sqlqueue_consumer_group", "start", ""),
     ("sqlqueue_receipt", "message_offset", ""),
-    ("sqlqueue_archive_segment", "last_offset", " WHERE kind = 'messages'"),
     ("sqlqueue_topic", "purged_to", ""),
     ("sqlqueue_topic", "collected_to", ""),
     ("sqlqueue_horizon", "value", ""),  # at or below which consumers expect nothing new
@@ -64,14 +65,22 @@ class Mark(NamedTuple):
 
 def look(log: Log) -> Mark:
     """Compare the sequence with the offsets in the tables. Raises ConfigurationError if the database's user may not
-    read it. Five statements at most."""
+    read it. Six statements at most."""
     looks = [
-        f"SELECT '{table}.{column}', COALESCE(MAX(\"{column}\"), 0) FROM {table}{only}" for table, column, only in KNOWN
+        f"SELECT '{table}.{column}', COALESCE(MAX(\"{column}\"), 0) FROM {table}{only}"
+        for table, column, only in (*KNOWN, *_of_apps(log))
     ]
     found = log.execute(" UNION ALL ".join(looks)).fetchall()
     column, known = max(found, key=lambda row: row[1])
     certain = max(value - MOST_AHEAD * (name == CLAIMS) for name, value in found)
     return Mark(known, column, last_issued(log), certain)
+
+
+def _of_apps(log: Log) -> list[tuple[str, str, str]]:
+    """Return the columns of the apps' tables that are there: an app may be migrated after the queue."""
+    found = [column for app in apps.get_app_configs() for column in getattr(app, "offset_columns", ())]
+    present = log.connection.introspection.table_names() if found else []
+    return [(table, column, only) for table, column, only in found if table in present]
 
 
 def last_issued(log: Log) -> int:

@@ -3,15 +3,12 @@ tracing and everything above it."""
 
 from sqlqueue.models.acked_mark import AckedMark
 from sqlqueue.models.activity import Activity
-from sqlqueue.models.archive_segment import ArchiveSegment
 from sqlqueue.models.batch import Batch, BatchGroup, BatchPart, BatchProgress
 from sqlqueue.models.blocked_range import BlockedRange
 from sqlqueue.models.collected_message import CollectedMessage
 from sqlqueue.models.consumer_group import ConsumerGroup
 from sqlqueue.models.delivery_state import DeliveryState
 from sqlqueue.models.duty import Duty
-from sqlqueue.models.hourly_error import HourlyError
-from sqlqueue.models.hourly_statistic import HourlyStatistic
 from sqlqueue.models.layout import EpochEnd, EpochSlot, Layout
 from sqlqueue.models.limit_share import LimitShare
 from sqlqueue.models.message import Message, dead_letter_topic
@@ -35,7 +32,6 @@ from sqlqueue.models.unique_message import UniqueMessage
 __all__ = [
     "AckedMark",
     "Activity",
-    "ArchiveSegment",
     "Batch",
     "BatchGroup",
     "BatchPart",
@@ -47,8 +43,6 @@ __all__ = [
     "Duty",
     "EpochEnd",
     "EpochSlot",
-    "HourlyError",
-    "HourlyStatistic",
     "Layout",
     "LimitShare",
     "Message",

@@ -68,7 +68,7 @@ def growth(archive: Path, sizes: list[int]) -> Table:
     """Compute the hours of so many copies with Spark and with DuckDB."""
     import duckdb
 
-    from sqlqueue.spark.session import session
+    from sqlqueue.contrib.spark.session import session
 
     spark = session("growth", **{"spark.master": "local[2]", "spark.driver.memory": "4g"})
     table = Table("rows", "Spark, seconds", "DuckDB, seconds", title="statistics by hour, local[2] and 2 threads")
@@ -86,7 +86,7 @@ def growth(archive: Path, sizes: list[int]) -> Table:
 
 
 def with_spark(spark: Any, files: dict[str, Path]) -> None:
-    from sqlqueue.spark.analytics import hourly
+    from sqlqueue.contrib.spark.analytics import hourly
 
     messages, receipts = (spark.read.parquet(str(files[kind])) for kind in ("messages", "receipts"))
     hourly(messages, receipts, messages).write.format("noop").mode("overwrite").save()
@@ -128,7 +128,7 @@ def statistics(archive: Path) -> None:
     """Compute the groups' statistics, and see that they are the ones that Spark has stored."""
     import duckdb
 
-    from sqlqueue.models import HourlyStatistic
+    from sqlqueue.contrib.spark.models import HourlyStatistic
 
     connection = duckdb.connect(config={"threads": 2})
     connection.execute("SET TimeZone = 'UTC'")

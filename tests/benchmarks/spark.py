@@ -48,7 +48,7 @@ class Bench:
         self.figures: list[tuple[str, float, str]] = []
 
     def run(self) -> None:
-        from sqlqueue.spark.session import session
+        from sqlqueue.contrib.spark.session import session
 
         began = time.perf_counter()
         conf = {"spark.master": f"local[{CORES}]", "spark.driver.memory": "1g", "spark.ui.showConsoleProgress": "false"}
@@ -133,9 +133,9 @@ class Bench:
             cursor.execute("DROP TABLE appended")
 
     def batch(self) -> None:
-        from sqlqueue.spark.options import READ, read
-        from sqlqueue.spark.plan import batch
-        from sqlqueue.spark.scan import TableScan
+        from sqlqueue.contrib.spark.options import READ, read
+        from sqlqueue.contrib.spark.plan import batch
+        from sqlqueue.contrib.spark.scan import TableScan
 
         def source(columns: str = "") -> Any:
             options = {"topic": "bench", "numPartitions": str(2 * CORES), "columns": columns}

@@ -14,7 +14,7 @@ from tests.processes import ROOT
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(900)]
 
-OWN_SUITES = ("tests/spark", "tests/browser")  # see WITHOUT_OPTIONAL_SUITES in the Makefile
+OWN_SUITES = ("tests/contrib/spark", "tests/browser")  # see WITHOUT_OPTIONAL_SUITES in the Makefile
 COLLECT = """
 import sys
 

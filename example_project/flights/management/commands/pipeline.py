@@ -34,9 +34,10 @@ from example_project.flights.models import PublishedBatch
 from example_project.flights.report import print_report, verdict
 from example_project.flights.results import DelayTotals
 from example_project.flights.rules import GROUPS, TOPIC
+from sqlqueue.contrib.spark.models import HourlyStatistic
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.topic_options import override
-from sqlqueue.models import HourlyStatistic, Message
+from sqlqueue.models import Message
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,7 +75,7 @@ class Command(BaseCommand):
 
     def prepare(self) -> None:
         """Empty the demo's database and the folder. Raises CommandError if another database has messages."""
-        from sqlqueue.spark.session import require_spark
+        from sqlqueue.contrib.spark.session import require_spark
 
         require_spark()
         if is_demo_database() and remove_demo_database():
@@ -87,7 +88,7 @@ class Command(BaseCommand):
 
     def run_pipeline(self, options: dict[str, Any]) -> None:
         """Run the steps one after another, in one Spark session."""
-        from sqlqueue.spark.session import session
+        from sqlqueue.contrib.spark.session import session
 
         conf = {
             "spark.master": options["master"],
@@ -116,8 +117,8 @@ class Command(BaseCommand):
     def backfill(self, spark: SparkSession, flights: int) -> None:
         """Publish the file's rows from Spark."""
         from example_project.flights.lake import READING, flight_messages, unpack
-        from sqlqueue.spark.backfill import in_order, publish
-        from sqlqueue.spark.files import read_files
+        from sqlqueue.contrib.spark.backfill import in_order, publish
+        from sqlqueue.contrib.spark.files import read_files
 
         self.say(f"Publishing {flights:,} real flights of 2013 from Spark to {connection.vendor}.")
         with self.timed("backfill", flights):
@@ -177,7 +178,7 @@ class Command(BaseCommand):
 
         from example_project.flights.lake import delays
         from example_project.flights.plots import plot_delays, plot_latency, plot_outcomes
-        from sqlqueue.spark.archive import read_archive
+        from sqlqueue.contrib.spark.archive import read_archive
 
         archive = str(self.folder / "archive")
         published = read_archive(spark, archive).select("offset", "created_at")
@@ -195,7 +196,7 @@ class Command(BaseCommand):
     def flights(self, spark: SparkSession) -> DataFrame:
         """Return the archived flights."""
         from example_project.flights.lake import flights
-        from sqlqueue.spark.archive import read_archive
+        from sqlqueue.contrib.spark.archive import read_archive
 
         return flights(read_archive(spark, str(self.folder / "archive")).where(f"topic = '{TOPIC}'"))
 

@@ -1,0 +1,1 @@
+"""One command a module; `manage.py help` lists them."""

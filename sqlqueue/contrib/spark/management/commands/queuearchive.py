@@ -1,0 +1,174 @@
+"""The archive of messages and receipts (`queuearchive`)."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from django.core.management.base import CommandError
+
+from sqlqueue.conf import settings
+from sqlqueue.contrib.spark.archivist import Archivist, archivist
+from sqlqueue.contrib.spark.management.base import SparkCommand
+from sqlqueue.contrib.spark.models.archive_segment import MESSAGES, RECEIPTS
+from sqlqueue.contrib.spark.segments import newest_receipts
+from sqlqueue.core.bounds import CENTURY
+from sqlqueue.database.log import current_log, home_log
+from sqlqueue.exceptions import ConfigurationError, LeaseLost
+from sqlqueue.management import arguments
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Command(SparkCommand):
+    """Archives topics, verifies the archive, or says what would be archived."""
+
+    help = (
+        "Write messages and receipts to Parquet, each exactly once; collection deletes a message only after that. "
+        "It may be killed at any point and run again."
+    )
+
+    database_help = "only what is on this database (default: each that has a log)"
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add the command's options."""
+        parser.add_argument(
+            "folder",
+            help="the archive's folder, made if it is missing, which the driver and all executors see; or its place in "
+            "an object store, such as s3://bucket/lake",
+        )
+        parser.add_argument("--topic", action="append", default=[], help="only this topic (repeatable; default: all)")
+        parser.add_argument(
+            "--segment-rows",
+            type=arguments.whole(1, arguments.HIGHEST_OFFSET),
+            default=1_000_000,
+            help="rows of a segment (%(default)s)",
+        )
+        parser.add_argument(
+            "--no-receipts", dest="receipts", action="store_false", help="archive messages only, no receipts"
+        )
+        parser.add_argument(
+            "--receipt-lag",
+            type=arguments.decimal(0, CENTURY),
+            default=300.0,
+            help="seconds after which a receipt counts as final: longer than any settle takes (%(default)s)",
+        )
+        parser.add_argument(
+            "--wait",
+            type=arguments.decimal(0, CENTURY),
+            help="seconds to wait for another archivist or an open transaction that publishes (default: twice "
+            "SQLQUEUE['LEASE_DURATION'])",
+        )
+        parser.add_argument(
+            "--verify", action="store_true", help="read the archive again and compare it with the manifest"
+        )
+        parser.add_argument(
+            "--new-folder",
+            action="store_true",
+            help="begin an archive here for topics that have none yet, though others are archived elsewhere",
+        )
+        super().add_arguments(parser)
+
+    def run(self, options: dict[str, Any]) -> None:
+        """Archive, verify, or print what would be archived. Raises CommandError, LeaseLost and HorizonUnknown."""
+        if options["wait"] is None:
+            options["wait"] = 2 * settings.LEASE_DURATION
+        wrong: list[str] = []
+        busy: list[str] = []
+        with self.spark(options) if not options["dry_run"] else nullcontext() as spark:
+            for database in self.on_databases(options):
+                topics = self.topics_here(options["topic"])
+                lag = options["receipt_lag"]
+                receipts = newest_receipts(current_log(), topics, lag) if options["receipts"] else {}
+                if spark is None:
+                    for topic in topics:
+                        self.preview(topic, options, receipts.get(topic, 0))
+                elif options["verify"]:
+                    wrong += [line for topic in topics for line in self.verify(spark, database, topic, options)]
+                else:
+                    self.archive_all(spark, database, topics, options, receipts, wrong, busy)
+        if wrong:
+            for line in busy:
+                self.say(line)
+            raise CommandError("\n".join(wrong))
+        if busy:
+            raise LeaseLost("\n".join(busy))
+
+    def archive_all(
+        self,
+        spark: SparkSession,
+        database: str,
+        topics: list[str],
+        options: dict[str, Any],
+        receipts: dict[str, int],
+        wrong: list[str],
+        busy: list[str],
+    ) -> None:
+        """Archive topics of a database one after another, and go on if one fails; add why topics failed to `wrong`, and
+        to `busy` those that other processes archive now."""
+        from sqlqueue.contrib.spark.archiving import FAILURES, SegmentDiffers
+        from sqlqueue.contrib.spark.manifest import DamagedArchive, ForeignSegment
+
+        failures = (SegmentDiffers, ForeignSegment, DamagedArchive, ConfigurationError, OSError, *FAILURES)
+        for topic in topics:
+            try:
+                self.archive(spark, database, topic, options, receipts.get(topic, 0))
+            except LeaseLost as error:
+                busy.append(f"{topic}: {error}")
+            except failures as error:
+                wrong.append(f"{topic}: {error}")
+
+    def archive(
+        self, spark: SparkSession, database: str, topic: str, options: dict[str, Any], receipts_to: int
+    ) -> None:
+        """Archive one topic of a database; receipts_to: the highest id of a final receipt."""
+        from sqlqueue.contrib.spark.archive import of_database
+        from sqlqueue.contrib.spark.archiving import archive_topic
+
+        folder = of_database(options["folder"], database, home_log() == current_log())
+        with archivist(current_log(), topic, timeout=options["wait"], say=self.say) as owner:
+            for kind in kinds(options):
+                for segment in archive_topic(
+                    spark,
+                    owner,
+                    folder,
+                    kind,
+                    segment_rows=options["segment_rows"],
+                    receipts_to=receipts_to,
+                    begin=options["new_folder"],
+                    say=self.say,
+                ):
+                    self.say(
+                        f"{topic}: {segment.totals.rows:,} {kind} {segment.first}-{segment.last} archived "
+                        f"({segment.files} files, {segment.bytes:,} bytes, checksum {segment.totals.checksum})"
+                    )
+
+    def verify(self, spark: SparkSession, database: str, topic: str, options: dict[str, Any]) -> list[str]:
+        """Compare a topic's files with the manifest; return a line for each difference."""
+        from sqlqueue.contrib.spark.archive import existing, of_database
+        from sqlqueue.contrib.spark.verifying import differences, gaps, unknown_segments
+
+        existing(options["folder"])
+        folder = of_database(options["folder"], database, home_log() == current_log())
+        wrong: list[str] = []
+        with archivist(current_log(), topic, timeout=options["wait"], say=self.say) as owner:
+            for kind in kinds(options):
+                segments = owner.segments(kind)
+                found = differences(spark, segments, folder, kind) + gaps(segments, owner.lost_to(kind))
+                found += unknown_segments(topic, segments, folder, kind)
+                self.say(f"{topic}: {len(segments)} segments of {kind}, {len(found)} wrong")
+                wrong += found
+        return wrong
+
+    def preview(self, topic: str, options: dict[str, Any], receipts_to: int) -> None:
+        """Print how many messages and receipts of a topic would be archived."""
+        for kind in kinds(options):
+            waiting = Archivist.waiting(current_log(), topic, kind, receipts_to)
+            self.say(f"{topic}: {waiting:,} {kind} would be archived")
+
+
+def kinds(options: dict[str, Any]) -> list[str]:
+    """Return what is archived: messages, and receipts unless --no-receipts is given."""
+    return [MESSAGES, RECEIPTS] if options["receipts"] else [MESSAGES]

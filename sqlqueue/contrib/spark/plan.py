@@ -1,0 +1,194 @@
+"""The plan of a read, made beside the driver: where rows are, and which task reads which of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlqueue.contrib.spark.options import SourceOptions
+from sqlqueue.contrib.spark.ranges import Count, CountedRange, end_of, measure, share
+from sqlqueue.contrib.spark.scan import Condition, Portion, between, one_of, where
+from sqlqueue.contrib.spark.tables import DEAD_LETTERS, MESSAGES, RECEIPTS, RECEIPTS_BY_ID, Table
+from sqlqueue.core.epochs import Epoch, numbers_of
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.database.horizon import Horizon
+from sqlqueue.database.log import Log
+from sqlqueue.database.server_identity import ServerIdentity
+from sqlqueue.log import layouts
+
+LEAST_ROWS = 5_000  # of a task: to start one takes as long as to read so many
+MOST_INDEX_RANGES = 2_000  # of the log's index that a condition lists
+# Is there a row? Index: the log's (topic, partition, priority, offset).
+ANY = "SELECT 1 FROM sqlqueue_message{by_stream} WHERE {where} LIMIT 1"
+NOTHING = Condition("1 = 0", ())
+
+TOPICS = "SELECT name, partitions, priorities FROM sqlqueue_topic"
+LOWEST = 'SELECT MIN("offset") FROM sqlqueue_message'  # index: the primary key's end
+RECEIPTS_ENDS = "SELECT MIN(id), MAX(id) FROM sqlqueue_receipt"  # index: the primary key's ends
+# How many rows are in each bucket? Reads only the index: the log's (topic, partition, priority, offset), or that of the
+# receipts (message_offset, consumer_group).
+COUNT = "SELECT ({column} - %s) {div} %s AS bucket, COUNT(*) FROM {stored}{index} WHERE {where} GROUP BY bucket"
+
+
+def wait_for_horizon(log: Log, timeout: float, server: ServerIdentity | None = None) -> int:
+    """Return the present horizon; of this server, see Horizon.
+
+    Raises HorizonUnknown if a transaction that publishes stays open for `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    return Horizon(log, server).wait(lambda: time.monotonic() > deadline)
+
+
+def lowest(log: Log) -> int:
+    """Return the lowest offset in the log; 1 if it is empty."""
+    return log.execute(LOWEST).fetchone()[0] or 1
+
+
+def receipts_ends(log: Log) -> tuple[int, int]:
+    """Return the lowest and the highest id of a receipt; (1, 0) if there is none."""
+    low, high = log.execute(RECEIPTS_ENDS).fetchone()
+    return low or 1, high or 0
+
+
+def index_conditions(log: Log, options: SourceOptions, server: ServerIdentity | None = None) -> list[Condition]:
+    """Return conditions on topic, partition and priority, the first columns of the log's index (topic, partition,
+    priority, offset), which hold for all rows that the options ask for."""
+    rows = _select(log, server, TOPICS, (), 3, 1)
+    known = {name: (partitions, priorities) for name, partitions, priorities in rows}
+    names = set(known)
+    if options.table is DEAD_LETTERS:
+        names = {name for name in known if name.endswith(DEAD_LETTER_SUFFIX)}
+    if options.topics:
+        ending = DEAD_LETTER_SUFFIX if options.table is DEAD_LETTERS else ""
+        names = {topic + ending for topic in options.topics} & names
+    if not names:
+        return [NOTHING]
+    altered = layouts.altered(log)
+    epochs = [
+        epoch
+        for name in names
+        for epoch in (layouts.epochs(log, name) if name in altered else (Epoch(0, 0, known[name][0]),))
+    ]
+    partitions: Sequence[int] = sorted(set(numbers_of(epochs)))
+    if options.keys and options.table is MESSAGES:
+        partitions = sorted({epoch.partition_of(key) for key in options.keys for epoch in epochs})
+    if options.partitions:
+        partitions = [partition for partition in partitions if partition in options.partitions]
+    priorities = range(max(known[name][1] for name in names))
+    if not partitions:
+        return [NOTHING]
+    found = [one_of("topic", sorted(names))]
+    if options.partitions or len(names) * len(partitions) * len(priorities) <= MOST_INDEX_RANGES:
+        found += [one_of('"partition"', partitions), one_of("priority", priorities)]
+    return found
+
+
+def counter(log: Log, table: Table, conditions: Sequence[Condition], server: ServerIdentity | None = None) -> Count:
+    """Return a function that counts the rows of a table by buckets of offsets. What it does not count is not read: so
+    `server` is the only one whose answers count."""
+
+    def count(low: int, high: int, width: int) -> dict[int, int]:
+        text, values = where([*conditions, between(table, low, high)])
+        text = COUNT.replace("{where}", text).replace("{column}", table.offset_column)
+        text = text.replace("{stored}", table.stored).replace("{index}", table.partition_index)
+        return {int(bucket): rows for bucket, rows in _select(log, server, text, (low, width, *values), 2, 0)}
+
+    return count
+
+
+def batch(
+    log: Log,
+    options: SourceOptions,
+    tasks: int,
+    known_horizon: Callable[[Log], int] | None = None,
+    server: ServerIdentity | None = None,
+) -> list[Portion]:
+    """Plan a batch read up to the present horizon, for at most `tasks` tasks. known_horizon: tells that of an alias
+    whose server cannot be probed, a replica; server: the only one whose answer counts.
+
+    Raises HorizonUnknown, and LeaseLost for another server.
+    """
+    table = options.table
+    if not table.offset_column:
+        return [Portion(restrictions(log, options), [(0, 0, "")])]
+    if table == RECEIPTS_BY_ID:
+        low, high = receipts_ends(log)
+        high = high if options.high is None else min(high, options.high)
+        return portions(log, options, max(low, options.low), high, tasks, server)
+    high = known_horizon(log) if known_horizon else wait_for_horizon(log, options.horizon_timeout, server)
+    high = high if options.high is None else min(high, options.high)
+    low = options.low if table is RECEIPTS else max(options.low, lowest(log))
+    return portions(log, options, low, high, tasks, server)
+
+
+def portions(
+    log: Log, options: SourceOptions, low: int, high: int, tasks: int, server: ServerIdentity | None = None
+) -> list[Portion]:
+    """Divide the rows with offsets from `low` to `high` among at most `tasks` tasks, by counts from an index alone.
+
+    server: the only one whose counts are used; raises LeaseLost for another one.
+    """
+    table = options.table
+    leading = index_conditions(log, options, server) if table.in_log else []
+    ranges = measure(counter(log, table, leading, server), low, high, tasks)
+    parts = max(1, min(tasks, -(-sum(found.rows for found in ranges) // LEAST_ROWS)))
+    conditions = [*leading, *restrictions(log, options)]
+    return [
+        Portion(conditions, [(found.low, found.high, _index(table, found)) for found in some])
+        for some in share(ranges, parts) or [[]]
+    ]
+
+
+def next_end(
+    log: Log, options: SourceOptions, done: int, highest: int, rows: int | None, server: ServerIdentity | None = None
+) -> int:
+    """Return the offset at which a Spark stream's next batch ends: `done` if there is no row up to `highest`, else at
+    most `highest`, and after about `rows` rows."""
+    if highest <= done:
+        return done
+    leading = index_conditions(log, options, server)
+    text, values = where([*leading, between(options.table, done + 1, highest)])
+    if log.execute(ANY.replace("{where}", text), values).fetchone() is None:
+        return done
+    return highest if rows is None else end_of(counter(log, options.table, leading, server), done + 1, highest, rows)
+
+
+def holds_any(log: Log, options: SourceOptions, low: int, high: int, server: ServerIdentity) -> bool:
+    """Tell whether there is a row of the options with an offset from `low` to `high`. Raises LeaseLost for another
+    server."""
+    leading = index_conditions(log, options, server)
+    text, values = where([*leading, *restrictions(log, options), between(options.table, low, high)])
+    limited = log.dialect.branch.format(ANY.replace("{where}", text))
+    return bool(_select(log, server, limited, values, 1, 0))
+
+
+def restrictions(log: Log, options: SourceOptions) -> list[Condition]:
+    """Return the conditions of the options, except those on offsets and those of index_conditions()."""
+    table = options.table
+    found = [Condition(table.condition, ())] if table.condition else []
+    if not table.in_log:
+        if options.topics:
+            found.append(one_of("topic", options.topics))
+        if options.partitions:
+            found.append(one_of('"partition"', options.partitions))
+    if options.group:
+        found.append(one_of("target_group", ("", options.group)))
+    if options.keys:
+        found.append(one_of(table.chosen(["key"])[0].stored, options.keys))
+    written = log.dialect.microseconds(table.chosen([table.time])[0].stored)
+    bounds = ((">=", options.since), ("<", options.until))
+    return found + [Condition(f"{written} {sign} %s", (at,)) for sign, at in bounds if at is not None]
+
+
+def _index(table: Table, found: CountedRange) -> str:
+    """Return the index to read a range with: by offset alone if at least half of the rows there are wanted, since a row
+    that is found by topic and partition takes twice as long."""
+    return table.offset_index if 2 * found.rows > found.high - found.low else table.partition_index
+
+
+def _select(
+    log: Log, server: ServerIdentity | None, text: str, values: Sequence[object], columns: int, at: int
+) -> Sequence[Any]:
+    """Return a statement's rows, proven by the server if there is one, see ServerIdentity.select."""
+    return log.execute(text, values).fetchall() if server is None else server.select(text, values, columns, at)

@@ -1,0 +1,112 @@
+"""What a task of Spark's writes, as messages of the log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sqlqueue.conf import settings
+from sqlqueue.contrib.spark.arrow_json import headers_of, payload_of
+from sqlqueue.contrib.spark.options import SourceOptions
+from sqlqueue.contrib.spark.writer import COLUMNS, IDS
+from sqlqueue.core.new_message import NewMessage
+from sqlqueue.database import retries
+from sqlqueue.database.limits import check_row, statement_bytes
+from sqlqueue.database.log import Log, home_log
+from sqlqueue.database.scheduling import Due
+from sqlqueue.database.validation import log_row
+from sqlqueue.database.weight import weight
+from sqlqueue.exceptions import InvalidMessage, lifetime, seconds
+from sqlqueue.log.adding import add_offers
+from sqlqueue.log.conflicts import Offer
+from sqlqueue.log.encoding import NOTHING
+from sqlqueue.log.placement import destination
+from sqlqueue.log.topics import to_publish
+
+LONGEST_OUTAGE = 30.0  # seconds for which a server that is away is waited for, until the task fails
+
+
+class _Pending:
+    """The messages of one database that wait for the next INSERT."""
+
+    def __init__(self) -> None:
+        self.offers: list[Offer] = []
+        self.weight = 0
+
+
+class Publisher:
+    """Publishes the rows of one task in statements of at most 1,000 rows and 1 MB each, each committed by itself."""
+
+    def __init__(self, options: SourceOptions):
+        self._ids, self._topic = options.ids, next(iter(options.topics), None)
+        self._pending: dict[Log, _Pending] = {}
+
+    def take(self, batch: Any) -> None:
+        """Publish the rows of an Arrow batch, or let them wait for others. Raises InvalidMessage."""
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        payload = payload_of(columns["payload"].type) if "payload" in columns else lambda value: NOTHING
+        headers = headers_of(columns["headers"].type) if "headers" in columns else lambda value: None
+        nothing = [None] * batch.num_rows
+        lists = (columns[name].to_pylist() if name in columns else nothing for name in COLUMNS)
+        for topic, value, body, key, id, head, priority, delay, expires, group in zip(*lists):
+            if id is None and self._ids == "column":
+                raise InvalidMessage("a row has no id, so that a repeated task would publish it again: " + IDS)
+            text = payload(value)
+            if body is not None and text != NOTHING:
+                raise InvalidMessage("a row has a payload and a body (bytes): leave one of them null")
+            message = NewMessage(None, key=key or "", id=id, priority=priority or 0, delay=delay, group=group or "")
+            self._add(topic or self._topic, message, text, headers(head), body, expires)
+
+    def _add(
+        self, topic: str | None, message: NewMessage, payload: str, headers: str | None, body: Any, expires: Any
+    ) -> None:
+        if topic is None:
+            raise InvalidMessage("a row has no topic: fill the column topic, or set the option topic")
+        log = home_log()
+        if settings.several:
+            log = destination(topic, message.key, message.id, relay=False).log
+        row = log_row(log.dialect, to_publish(log, topic), message, payload, headers)
+        if body is not None:
+            row = row._replace(body=bytes(body))
+        if expires is not None:
+            row = row._replace(expires=round(lifetime(expires) * 1_000_000))
+        check_row(log, row, settings.MAX_PAYLOAD_BYTES)
+        due = Due(row, None if message.delay is None else seconds(message.delay), None)
+        offer = Offer(due, message.id is not None, replace=False, scheduled=message.delay is not None)
+        pending, size = self._pending.setdefault(log, _Pending()), weight(row)
+        full = len(pending.offers) >= log.dialect.rows_of_one_insert
+        if full or pending.weight + size > statement_bytes(log):
+            self._flush(log)
+        pending.offers.append(offer)
+        pending.weight += size
+
+    def flush(self) -> None:
+        """Publish what waits."""
+        for log in self._pending:
+            self._flush(log)
+
+    def _flush(self, log: Log) -> None:
+        pending = self._pending[log]
+        if pending.offers:
+            _send(log, pending.offers)
+            pending.offers, pending.weight = [], 0
+
+
+def _send(log: Log, offers: Sequence[Offer]) -> None:
+    """Add messages, again after contention; and while the server is away, if all have ids, so that none is there twice
+    then."""
+    if not all(offer.named for offer in offers):
+        retries.run_statement(log, add_offers, log, offers)
+        return
+    end = time.monotonic() + LONGEST_OUTAGE
+    if retries.patiently(log, add_offers, log, offers, give_up=lambda: time.monotonic() > end) is None:
+        add_offers(log, offers)
+
+
+def publish(options: SourceOptions, batches: Iterator[Any]) -> None:
+    """Publish the rows of Arrow batches."""
+    publisher = Publisher(options)
+    for batch in batches:
+        publisher.take(batch)
+    publisher.flush()

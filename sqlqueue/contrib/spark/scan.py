@@ -1,0 +1,175 @@
+"""The read of one task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+from pyspark.sql.datasource import InputPartition
+
+from sqlqueue.contrib.spark import arrow
+from sqlqueue.contrib.spark.tables import JSON, TIME, Column, Table
+from sqlqueue.database import retries
+from sqlqueue.database.log import Log
+from sqlqueue.database.server_identity import PROVEN, ServerIdentity
+from sqlqueue.exceptions import SqlqueueError
+
+ROWS_AT_ONCE = 100  # of streamed(): in memory besides what its reader keeps
+# An unbuffered result is sent as it is read: its reader may be busy with what it has for longer than a minute.
+LONG_WRITES = ("SET SESSION net_write_timeout = 3600", "SET SESSION net_read_timeout = 3600")
+# A task reads a batch, if that is the group's last one. Index: (topic, consumer_group).
+NOTE_READ = (
+    "UPDATE sqlqueue_consumer_group SET streamed_read = %s WHERE topic IN ({topics}) AND consumer_group = %s"
+    " AND streamed_to = %s AND streamed_by = %s AND streamed_read = %s"
+)
+
+
+class Condition(NamedTuple):
+    """A part of a WHERE clause in the dialects' common SQL, and its parameters."""
+
+    text: str
+    values: tuple[Any, ...]
+
+
+class StreamBatch(NamedTuple):
+    """A batch of a Spark stream on one database. end: its last offset; checkpoint: the identity of the query's."""
+
+    group: str
+    topics: tuple[str, ...]
+    end: int
+    checkpoint: str
+
+
+class Portion(InputPartition):
+    """The rows of one task: ranges (low, high, index), each read by one statement, and the conditions of all rows.
+    database: where they are; "" if there is one log only; server: the identity of the server for which this was
+    planned; "" if it is not compared; batch: of a stream, whose group the task tells that it was read."""
+
+    def __init__(
+        self,
+        conditions: Sequence[Condition],
+        ranges: Sequence[tuple[int, int, str]],
+        database: str = "",
+        server: str = "",
+        batch: StreamBatch | None = None,
+    ):
+        super().__init__(len(ranges))
+        self.conditions, self.ranges, self.database, self.server = tuple(conditions), tuple(ranges), database, server
+        self.batch = batch
+
+    def on(self, database: str, server: str, batch: StreamBatch | None = None) -> Portion:
+        """Return the same of a database, on a server, in a batch."""
+        return Portion(self.conditions, self.ranges, database, server, batch)
+
+
+def where(conditions: Sequence[Condition]) -> tuple[str, list[Any]]:
+    """Return the conditions joined by AND, and their parameters."""
+    text = " AND ".join(condition.text for condition in conditions) or "1 = 1"
+    return text, [value for condition in conditions for value in condition.values]
+
+
+def one_of(stored: str, values: Sequence[Any]) -> Condition:
+    """Return the condition that a column has one of these values."""
+    return Condition(f"{stored} IN ({', '.join(['%s'] * len(values))})", tuple(values))
+
+
+def between(table: Table, low: int, high: int) -> Condition:
+    """Return the condition that a row's offset lies from `low` to `high`, both included."""
+    return Condition(f"{table.offset_column} >= %s AND {table.offset_column} <= %s", (low, high))
+
+
+def note_read(log: Log, batch: StreamBatch) -> None:
+    """Let a group know that a task reads its last batch. Only the first task of a batch writes."""
+    text = NOTE_READ.replace("{topics}", ", ".join(["%s"] * len(batch.topics)))
+    values = (True, *batch.topics, batch.group, batch.end, batch.checkpoint, False)
+    retries.run_statement(log, log.execute, text, values)
+
+
+def streamed(log: Log, text: str, values: Sequence[object]) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the rows of a query as they come, a hundred at a time; a result of any size needs no memory here."""
+    connection: Any = log.connection
+    connection.ensure_connection()
+    # Where such a cursor lives on PostgreSQL.
+    with log.atomic() if connection.vendor == "postgresql" else nullcontext():
+        if connection.vendor == "mysql":
+            from MySQLdb.cursors import SSCursor
+
+            cursor = connection.connection.cursor(SSCursor)
+        else:
+            cursor = connection.chunked_cursor()
+        cursor.execute(log.dialect.sql(text), tuple(values))
+        while rows := cursor.fetchmany(ROWS_AT_ONCE):
+            yield list(rows)
+        cursor.close()
+
+
+class OtherServer(SqlqueueError):
+    """A task's connection leads to another server than the one for which the read was planned."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the database server was started again since this read was planned, or the connection leads to another "
+            "one, which may lack rows: nothing of it is used. If it fails again, plan it anew: load() a batch again, "
+            "and start a stream again, which goes on from its checkpoint"
+        )
+
+
+def accepted(chunks: Iterable[list[tuple[Any, ...]]]) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the rows of a proven SELECT without the one that says which server has run it, in the last column. Raises
+    OtherServer at the end if it was another one, or if nothing said so."""
+    said = 0
+    for chunk in chunks:
+        if any(row[-1] for row in chunk):
+            said = next(row[-1] for row in chunk if row[-1])
+            yield [row for row in chunk if not row[-1]]
+        else:
+            yield chunk
+    if said != PROVEN:
+        raise OtherServer
+
+
+class TableScan:
+    """Reads a table's columns. It holds no connection, since it is sent to other machines."""
+
+    def __init__(self, table: Table, columns: Sequence[Column]):
+        self.table, self.columns = table, tuple(columns)
+
+    def read(self, log: Log, portion: Any) -> Iterator[Any]:
+        """Yield a portion's rows as Arrow batches.
+
+        Each statement proves that the server runs it for which the portion was planned: another one may lack rows, and
+        have given their offsets to others. Raises OtherServer.
+        """
+        server = ServerIdentity(log) if portion.server else None
+        if server is not None and server.identity != portion.server:
+            raise OtherServer
+        if log.connection.vendor == "mysql":
+            for statement in LONG_WRITES:
+                log.execute(statement)
+        if portion.batch is not None:
+            note_read(log, portion.batch)
+        for low, high, index in portion.ranges:
+            rows = streamed(log, *self._select(log, portion, low, high, index, server))
+            yield from arrow.batches(rows if server is None else accepted(rows), self.columns)
+
+    def _select(
+        self, log: Log, portion: Any, low: int, high: int, index: str, server: ServerIdentity | None
+    ) -> tuple[str, Sequence[Any]]:
+        conditions = list(portion.conditions)
+        if self.table.offset_column:
+            conditions.append(between(self.table, low, high))
+        text, values = where(conditions)
+        chosen = []
+        for column in self.columns:
+            if not column.stored:
+                chosen.append("%s")
+                values.insert(0, portion.database)
+            elif column.kind == TIME:
+                chosen.append(log.dialect.microseconds(column.stored))
+            else:
+                chosen.append(log.dialect.json_text(column.stored) if column.kind == JSON else column.stored)
+        source = f"FROM {self.table.stored}{index} WHERE {text}"
+        if server is None:
+            return f"SELECT {', '.join(chosen)} {source}", values
+        return server.proven(f"SELECT {', '.join(chosen)}, 0 {source}", values, len(chosen) + 1, len(chosen))

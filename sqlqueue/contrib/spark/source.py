@@ -1,0 +1,104 @@
+"""The data source `sqlqueue`: it makes the reader or writer that the options ask for."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import MutableMapping
+from typing import Any, ClassVar, cast
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
+
+from sqlqueue.contrib.spark import options
+from sqlqueue.contrib.spark.options import SourceOptions
+from sqlqueue.contrib.spark.project import Project
+from sqlqueue.contrib.spark.reader import BatchReader
+from sqlqueue.contrib.spark.stream import StreamReader
+from sqlqueue.contrib.spark.tables import BINARY, INT, LONG, STRING, TIME
+from sqlqueue.contrib.spark.writer import BatchWriter, Publishing, StreamWriter
+from sqlqueue.exceptions import ConfigurationError
+
+TYPES = {LONG: LongType, INT: IntegerType, STRING: StringType, TIME: TimestampType, BINARY: BinaryType}
+
+
+class SqlqueueSource(DataSource):
+    """The format `sqlqueue` of `read`, `readStream`, `write` and `writeStream`; spark.session registers it."""
+
+    packed: ClassVar[bytes] = b""  # the pickled project
+    tasks: ClassVar[int] = 2
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self.given = dict(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "sqlqueue"
+
+    def schema(self) -> StructType:
+        """Return the columns of the table, or those that the option `columns` chooses."""
+        known = tuple(dict.fromkeys((*options.READ, *options.STREAM)))
+        return struct(options.read(self.given, known, "reading"), self._project().several)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """Return the reader of a batch."""
+        values = options.read(self.given, options.READ, "a batch read")
+        project = self._project()
+        refuse_other(schema, values, project.several)
+        return BatchReader(project, values, self.tasks)
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        """Return the reader of a stream, which is a consumer group."""
+        values = options.read(self.given, options.STREAM, "a stream")
+        project = self._project()
+        refuse_other(schema, values, project.several)
+        return StreamReader(project, values, self.tasks)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Return the writer that publishes rows."""
+        return BatchWriter(self._publishing(schema, overwrite, "a write"))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """Return the writer that publishes a stream's rows."""
+        return StreamWriter(self._publishing(schema, overwrite, "a streaming write"))
+
+    def _publishing(self, schema: StructType, overwrite: bool, doing: str) -> Publishing:
+        if overwrite:
+            raise ConfigurationError("messages are only added to the log: call .mode('append')")
+        values = options.read(self.given, options.WRITE, doing)
+        return Publishing(self._project(), values, schema.fieldNames())
+
+    def _project(self) -> Project:
+        if not self.packed:
+            raise ConfigurationError(
+                "register the data source with sqlqueue.contrib.spark.session: session() or register(spark)"
+            )
+        return cast(Project, pickle.loads(self.packed))
+
+
+def struct(values: SourceOptions, several: bool) -> StructType:
+    """Return the schema of the columns that the options choose."""
+    columns = values.table.chosen(values.columns, several)
+    return StructType([StructField(column.name, TYPES[column.ddl]()) for column in columns])
+
+
+def refuse_other(schema: StructType, values: SourceOptions, several: bool) -> None:
+    """Raise ConfigurationError if the caller's schema is not that of the options."""
+    expected = struct(values, several)
+    if schema != expected:
+        columns = ", ".join(expected.fieldNames())
+        raise ConfigurationError(
+            f"table {values.table.name!r} is read with the columns {columns}, in that order and of fixed types: leave "
+            ".schema(…) out, and choose some with the option columns"
+        )
+
+
+def registered(project: Project, tasks: int) -> type[SqlqueueSource]:
+    """Return a subclass of the data source for a project. Its module does not exist, so that it is pickled by value."""
+    attributes: dict[str, Any] = {
+        "packed": pickle.dumps(project),
+        "tasks": tasks,
+        "__module__": "sqlqueue.contrib.spark.registered",
+    }
+    return type("SqlqueueSource", (SqlqueueSource,), attributes)

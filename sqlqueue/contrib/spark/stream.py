@@ -1,0 +1,249 @@
+"""A streaming read of the log as a consumer group.
+
+Spark asks for the end of the next batch only after the sink has committed the last batch, and says where that ended:
+then the group's positions move, also at the end of an AvailableNow query. commit() does nothing, since Spark calls it
+only when there is a next batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from django.db import Error, connections
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from sqlqueue.contrib.spark.options import SourceOptions
+from sqlqueue.contrib.spark.project import Project, at_database
+from sqlqueue.contrib.spark.scan import StreamBatch, TableScan
+from sqlqueue.contrib.spark.stream_ends import Ends, as_offset, checkpoint_of, ends_of
+from sqlqueue.contrib.spark.tables import MESSAGES
+from sqlqueue.core.keys import did_you_mean
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.database.retries import ErrorKind, classify, close_lost_connections
+from sqlqueue.database.server_identity import ServerChanged, SessionReplaced
+from sqlqueue.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from sqlqueue.contrib.spark.membership import Membership
+
+
+logger = logging.getLogger("sqlqueue")
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream.format("sqlqueue")`: a member of its group on each database. stream_ends says what Spark's
+    offsets mean."""
+
+    def __init__(self, project: Project, options: SourceOptions, tasks: int):
+        if not options.group or not options.topics:
+            raise ConfigurationError("a stream is a consumer group: give it the options group and topic")
+        self._sources = project.sources(options)
+        self._scan = TableScan(MESSAGES, MESSAGES.chosen(options.columns, project.several))
+        self._project, self._options = project, options
+        self._tasks = options.tasks or tasks
+        self._joined: dict[str, Membership] = {}
+        self._former: dict[str, str] = {}  # under which names this stream has joined, by database
+        self._targets: Ends = {}
+        self._new_checkpoint = uuid.uuid4().hex
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for the executors, which are no members."""
+        return {**self.__dict__, "_joined": {}}
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return the offsets up to which the group has settled everything."""
+        settled = {database: member.settled for database, member in self._members().items()}
+        return as_offset(settled, self._new_checkpoint)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the option maxRowsPerBatch as Spark's limit."""
+        return ReadMaxRows(self._options.rows) if self._options.rows else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the end of this run: the present horizon of each database."""
+        members = self._members()
+        from sqlqueue.contrib.spark.plan import wait_for_horizon  # its models need Django set up
+
+        for database, member in members.items():
+            with at_database(database):
+                self._targets[database] = wait_for_horizon(member.log, self._options.horizon_timeout, member.server)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Settle the batches that Spark has finished, and return the end of the next batch.
+
+        While a database server is away, and where it was started again, there is no next batch: the stream joins its
+        group again at the next call. A run of AvailableNow fails instead, for its end was that of the former server.
+        """
+        try:
+            return self._settled_and_next(start, limit)
+        except Exception as error:
+            if self._targets or not self._former or not of_the_server(error):
+                raise
+            self._abandon(error)
+            return start
+
+    def _settled_and_next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        from sqlqueue.contrib.spark.skipped import refuse_skipped  # its models need Django set up
+
+        self._go_on()
+        done = self._ends(start)
+        self._accept(done)
+        refuse_skipped(self._members(), self._options, done, checkpoint_of(start))
+        ends = self._next(done, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        checkpoint = checkpoint_of(start) or (self._new_checkpoint if ends != done else "")
+        for database, member in self._members().items():
+            if ends[database] > done[database] or done[database] > member.settled:
+                with at_database(database):
+                    member.settle(
+                        done[database], ends[database] if ends[database] > done[database] else None, checkpoint
+                    )
+        return as_offset(ends, checkpoint)
+
+    def _abandon(self, error: Exception) -> None:
+        logger.warning(logfmt("stream_rejoins", group=self._options.group, error=error))
+        joined, self._joined = self._joined, {}
+        for member in joined.values():
+            member.abandon()
+        connections.close_all()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the horizons, for the query's progress; None while a server is away."""
+        try:
+            return (
+                as_offset({database: member.horizon() for database, member in self._joined.items()})
+                if self._joined
+                else None
+            )
+        except Exception as error:
+            if not of_the_server(error):
+                raise
+            return None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
+        """Return the portions of a batch's tasks."""
+        self._go_on()
+        members = self._members()
+        from sqlqueue.contrib.spark import plan  # its models need Django set up
+
+        first, last, checkpoint = self._ends(start), self._ends(end), checkpoint_of(end)
+        self._accept(last)
+        busy = [database for database in members if last[database] > first[database]] or list(members)[:1]
+        tasks = max(1, self._tasks // len(busy))
+        found: list[Any] = []
+        for database in busy:
+            with at_database(database):
+                member = members[database]
+                if last[database] > member.settled:
+                    member.run_again(last[database], checkpoint)
+                some = plan.portions(
+                    member.log, self._options, first[database] + 1, last[database], tasks, member.server
+                )
+                batch = StreamBatch(member.group, member.topics, last[database], checkpoint)
+                found += [portion.on(database, member.server.identity, batch) for portion in some]
+        return found
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        """Yield a portion's rows as Arrow batches."""
+        with self._project.task(self._sources[partition.database]) as log:
+            yield from self._scan.read(log, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: latestOffset() settles."""
+
+    def stop(self) -> None:
+        """Release the leases. If Spark does not call this, they expire, or the next stream takes them."""
+        joined, self._joined = self._joined, {}
+        for member in joined.values():
+            member.leave()
+
+    def _next(self, done: Ends, most: int | None) -> Ends:
+        """Return the ends of the next batch, of about `most` rows: each database that has rows gives as many."""
+        from sqlqueue.contrib.spark.plan import next_end
+
+        highest = {}
+        for database, member in self._members().items():
+            with at_database(database):
+                if member.paused():
+                    highest[database] = done[database]
+                else:
+                    highest[database] = self._targets[database] if database in self._targets else member.horizon()
+        members = self._members()
+        if most is not None and len(members) > 1:
+            busy = [
+                database
+                for database, member in members.items()
+                if next_end(member.log, self._options, done[database], highest[database], None, member.server)
+                > done[database]
+            ]
+            most = max(1, most // max(1, len(busy)))
+        return {
+            database: next_end(member.log, self._options, done[database], highest[database], most, member.server)
+            for database, member in members.items()
+        }
+
+    def _ends(self, offset: dict[str, Any]) -> Ends:
+        settled = {database: member.settled for database, member in self._members().items()}
+        return ends_of(offset, settled.keys(), self._project.home, settled)
+
+    def _accept(self, ends: Ends) -> None:
+        for database, member in self._members().items():
+            with at_database(database):
+                member.accept(ends[database])
+
+    def _members(self) -> dict[str, Membership]:
+        """Return the memberships by database; the first call joins the group, in the driver's process that serves the
+        query."""
+        if not self._joined:
+            self._join()
+        return self._joined
+
+    def _go_on(self) -> None:
+        """Close connections that were lost: a batch may take longer than an idle one lasts."""
+        if self._joined:
+            close_lost_connections()
+
+    def _join(self) -> None:
+        options, project = self._options, self._project
+        home = project.engine(self._sources.get(project.home, ""))
+        from sqlqueue.contrib.spark.membership import Membership
+        from sqlqueue.log.stored_topics import is_known, known
+
+        if unknown := [topic for topic in options.topics if not is_known(home, topic)]:
+            raise ConfigurationError(
+                f"there is no topic {unknown[0]!r}.{did_you_mean(unknown[0], known(home))} A stream of a new topic can "
+                f"start before the first publish if SQLQUEUE['TOPICS'] declares it: {{{unknown[0]!r}: {{}}}}"
+            )
+        placed = project.placed(self._sources, options.topics)
+        if not placed:
+            raise ConfigurationError(
+                f"database {options.database!r} has none of the topics {', '.join(options.topics)}"
+            )
+        try:
+            for database, topics in placed.items():
+                log = project.engine(self._sources[database])
+                with at_database(database):
+                    former = self._former.get(database, "")
+                    member = Membership(log, options.group, topics, options.start, options.horizon_timeout, former)
+                self._joined[database] = member
+                self._former[database] = member.name
+        except BaseException:
+            joined, self._joined = self._joined, {}
+            for member in joined.values():
+                member.abandon()  # its leases expire, or the next attempt takes them
+            raise
+
+
+def of_the_server(error: BaseException | None) -> bool:
+    """Tell whether an error is of a server that is away, was started again, or is another one; or whether its cause
+    is."""
+    while error is not None:
+        if isinstance(error, (ServerChanged, SessionReplaced)):
+            return True
+        if isinstance(error, Error):
+            return classify(error) is ErrorKind.GONE
+        error = error.__cause__
+    return False

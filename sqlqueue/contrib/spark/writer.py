@@ -1,0 +1,84 @@
+"""The writers: rows are published in bulk through the gate; ids keep a repeated task from publishing them twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from sqlqueue.contrib.spark.options import SourceOptions
+from sqlqueue.contrib.spark.project import Project
+from sqlqueue.core.keys import did_you_mean
+from sqlqueue.exceptions import ConfigurationError
+
+COLUMNS = ("topic", "payload", "body", "key", "id", "headers", "priority", "delay", "expires", "target_group")
+IDS = "give the rows a column id with a fixed id for each, or set the option ids=none if duplicates do no harm"
+
+
+class Publishing:
+    """Publishes rows. It holds no connection, since it is sent to other machines."""
+
+    def __init__(self, project: Project, options: SourceOptions, columns: Sequence[str]):
+        refuse_columns(columns, options)
+        self._project, self._options = project.written(options), options
+
+    def publish(self, batches: Iterator[Any]) -> WriterCommitMessage:
+        """Publish a task's rows, over one connection to each database that they belong to."""
+        first = next(batches, None)
+        if first is not None:
+            with self._project.task():
+                from sqlqueue.contrib.spark import publisher  # its models need Django set up
+
+                publisher.publish(self._options, chain([first], batches))
+        return WriterCommitMessage()
+
+
+def refuse_columns(columns: Sequence[str], options: SourceOptions) -> None:
+    """Raise ConfigurationError for columns that cannot become messages, before a row is written."""
+    for name in columns:
+        if name not in COLUMNS:
+            raise ConfigurationError(f"sqlqueue cannot write a column {name!r}.{did_you_mean(name, COLUMNS)}")
+    if "payload" not in columns and "body" not in columns:
+        raise ConfigurationError(
+            "sqlqueue needs a column payload to write: JSON text, or a struct, map or array; or a column body: bytes"
+        )
+    if "topic" not in columns and not options.topics:
+        raise ConfigurationError(
+            "sqlqueue needs a topic to publish to: set the option topic, or give the rows a column topic"
+        )
+    if len(options.topics) > 1:
+        raise ConfigurationError(
+            "the option topic names one topic to write to; for several give the rows a column topic"
+        )
+    if "id" not in columns and options.ids == "column":
+        raise ConfigurationError("without ids a repeated task publishes its rows again: " + IDS)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write.format("sqlqueue").mode("append")`."""
+
+    def __init__(self, publishing: Publishing):
+        self._publishing = publishing
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Publish a task's rows."""
+        return self._publishing.publish(iterator)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("sqlqueue")`: a repeated batch has the same ids, and publishes nothing twice."""
+
+    def __init__(self, publishing: Publishing):
+        self._publishing = publishing
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Publish a task's rows."""
+        return self._publishing.publish(iterator)
+
+    def commit(self, messages: Any, batchId: int) -> None:
+        """Do nothing: each statement has committed by itself."""
+
+    def abort(self, messages: Any, batchId: int) -> None:
+        """Do nothing: the batch is repeated, and the database knows the ids that it has published."""
