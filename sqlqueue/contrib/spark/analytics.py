@@ -19,7 +19,7 @@ def published_by_hour(messages: DataFrame) -> DataFrame:
     """Return, by hour and topic, how many messages were published, how many keys they have, the key with the most
     messages, and how many these are. `consumer_group` is empty in these rows."""
     hour = utc_hour("created_at")
-    keyed = messages.groupBy(hour.log("hour"), "topic", "key").agg(
+    keyed = messages.groupBy(hour.alias("hour"), "topic", "key").agg(
         F.count(F.lit(1)).alias("messages"), F.max("offset").alias("last_offset")
     )
     busiest = F.when(F.col("key") != "", F.struct("messages", "key"))

@@ -38,7 +38,7 @@ def as_messages(
         body = F.when(why.isNull(), body).otherwise(F.raise_error(F.concat(F.col(FILE), F.lit(": "), why)))
     key_text = F.coalesce(_joined(rows, key), F.lit("")) if key else F.lit("")
     id_text = _joined(rows, id) if id else hashed(rows, key, names)
-    columns = [body.log("payload"), key_text.log("key"), id_text.log("id"), _headers(rows, time).alias("headers")]
+    columns = [body.alias("payload"), key_text.alias("key"), id_text.alias("id"), _headers(rows, time).alias("headers")]
     columns += [F.col(named(rows, column)).alias(f"_order{number:03}") for number, column in enumerate(order)]
     return rows.select(*columns, *(column for column in POSITION if column in rows.columns))
 
@@ -81,7 +81,7 @@ def _headers(rows: DataFrame, time: str) -> Column:
     if not time:
         return F.lit(None).cast("string")
     at = F.date_format(time_of(rows, time), "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")  # the session is in UTC
-    return F.when(at.isNotNull(), F.to_json(F.struct(at.log("time"))))
+    return F.when(at.isNotNull(), F.to_json(F.struct(at.alias("time"))))
 
 
 def publish(messages: DataFrame, topic: str) -> int:

@@ -101,7 +101,7 @@ def _typed(kind: StructField, form: str, options: Mapping[str, str]) -> Column:
         return F.from_csv(text, f"value {kind.dataType.simpleString()}", {**some, "sep": "\x01"})["value"]
     schema = StructType([StructField("value", kind.dataType)])
     if isinstance(kind.dataType, (DateType, TimestampType, TimestampNTZType)):
-        return F.from_json(F.to_json(F.struct(text.log("value"))), schema, some)["value"]
+        return F.from_json(F.to_json(F.struct(text.alias("value"))), schema, some)["value"]
     return F.from_json(F.concat(F.lit('{"value":'), text, F.lit("}")), schema, some)["value"]
 
 

@@ -74,7 +74,7 @@ def refuse_unfit(rows: DataFrame, time: str = "", columns: Sequence[str] = ()) -
         names = columns or [name for name in rows.columns if name not in HIDDEN]
         why = F.coalesce(why, why_unsayable(rows, names))
     known = [name for name in HIDDEN if name in rows.columns]  # Python may have no such times as other columns have
-    broken = rows.select(*known, why.log("why"), record.log("record")).where("why IS NOT NULL")
+    broken = rows.select(*known, why.alias("why"), record.alias("record")).where("why IS NOT NULL")
     try:
         found = broken.limit(1).collect()
     except (PySparkException, Py4JJavaError) as error:
