@@ -57,5 +57,5 @@ def joined(texts: Sequence[Column]) -> Column:
 def hashed(rows: DataFrame, *parts: Sequence[str]) -> Column:
     """Return a hash of the texts of lists of columns. NULL adds nothing to it."""
     lists = [F.struct(*(text_of(rows, name).alias(name) for name in part)) for part in parts if part]
-    named = (column.log(f"_{number}") for number, column in enumerate(lists))
+    named = (column.alias(f"_{number}") for number, column in enumerate(lists))
     return F.sha2(F.to_json(F.struct(*named), {"ignoreNullFields": "true"}), 256)
