@@ -1,5 +1,5 @@
-"""The `SQLQUEUE` setting as attributes: read lazily, and again when a test overrides it. sqlqueue.core.setting says
-what it may say."""
+"""The `SQLQUEUE` setting as attributes: read lazily, and again when a test overrides it. sqlqueue.core.settings
+says what it may say."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from django.db import connections
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.periodic import PERIODIC_TOPIC, ScheduleDefinition
 from sqlqueue.core.relay import is_relay_topic
-from sqlqueue.core.setting.health import HealthLimits
-from sqlqueue.core.setting.queue import ParsedSetting, QueueOptions, read
-from sqlqueue.core.setting.topics import TopicOptions
+from sqlqueue.core.settings import HealthLimits, ParsedSetting, QueueOptions, TopicOptions, read
 from sqlqueue.exceptions import ConfigurationError
 
 _at_work: ContextVar[str] = ContextVar("sqlqueue_database", default="")  # the alias of the log that is worked on
@@ -36,10 +34,14 @@ class Settings:
         self._served = ""  # the alias of the log that this process serves
 
     @cached_property
+    def _parsed(self) -> ParsedSetting:
+        return read(getattr(django_settings, "SQLQUEUE", {}))
+
+    @cached_property
     def _read(self) -> ParsedSetting:
         if problems := self.problems():
             raise ConfigurationError("; ".join(problems))
-        return read(getattr(django_settings, "SQLQUEUE", {}))
+        return self._parsed
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in QueueOptions.__dataclass_fields__:
@@ -142,7 +144,7 @@ class Settings:
 
     def problems(self) -> list[str]:
         """Return everything that is wrong with the setting, for the system checks."""
-        reading = read(getattr(django_settings, "SQLQUEUE", {}))
+        reading = self._parsed
         if reading.problems:
             return reading.problems
         named = {"DATABASE": reading.options.DATABASE}
@@ -175,12 +177,11 @@ class Settings:
 
     def given_alias(self) -> str:
         """Return the alias that the setting names, whatever else is wrong with it; the default if it names none."""
-        alias = read(getattr(django_settings, "SQLQUEUE", {})).options.DATABASE
-        return alias if isinstance(alias, str) else QueueOptions.DATABASE
+        return self._parsed.options.DATABASE
 
     def forget(self) -> None:
         """Read the setting again at its next use."""
-        for name in ("_read", *QueueOptions.__dataclass_fields__):
+        for name in ("_parsed", "_read", *QueueOptions.__dataclass_fields__):
             self.__dict__.pop(name, None)
 
 

@@ -1,6 +1,8 @@
 """The guide's table of bounds has those that the code has."""
 
 import re
+from dataclasses import fields
+from functools import partial
 
 import pytest
 
@@ -9,17 +11,32 @@ from sqlqueue.consumers.registry import MOST_ATTEMPTS, MOST_OF_A_BATCH
 from sqlqueue.contrib.people.models.work_item import USER_LENGTH
 from sqlqueue.contrib.people.work import COMMENT_LENGTH
 from sqlqueue.core.active_hours import HOURS_LENGTH
-from sqlqueue.core.bounds import CENTURY, DAY, LEAST_RATE, MOST_RATE
+from sqlqueue.core.bounds import CENTURY, DAY, LEAST_RATE, MOST_RATE, duration
 from sqlqueue.core.flow import MOST_AT_ONCE, MOST_OF_A_RATE
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, TOPIC_LENGTH
-from sqlqueue.core.setting.databases import ALIAS_LENGTH, MOST_DATABASES
-from sqlqueue.core.setting.queue import DURATIONS, MOST_PAYLOAD, MOST_PREFETCH, MOST_THREADS, TOKEN
-from sqlqueue.core.setting.topics import MOST_PARTITIONS, MOST_PRIORITIES
+from sqlqueue.core.settings import (
+    ALIAS_LENGTH,
+    MOST_DATABASES,
+    MOST_PARTITIONS,
+    MOST_PAYLOAD,
+    MOST_PREFETCH,
+    MOST_PRIORITIES,
+    MOST_THREADS,
+    TOKEN,
+    QueueOptions,
+)
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE
 from sqlqueue.payloads.content_types import CONTENT_TYPE_LENGTH
 from tests.documents import ROOT
 
 pytestmark = pytest.mark.once
+
+CHECKS = {option.name: option.metadata["check"] for option in fields(QueueOptions)}
+DURATIONS = {
+    name: (check.keywords["least"], check.keywords["most"])
+    for name, check in CHECKS.items()
+    if isinstance(check, partial) and check.func is duration
+}
 
 LENGTHS = {DAY: "1 day", 30 * DAY: "30 days", LONGEST_DELAY: "10 years of 365 days", CENTURY: "100 years of 365 days"}
 
@@ -75,8 +92,8 @@ def test_texts_and_rates() -> None:
     assert table["active"][1].startswith(f"{HOURS_LENGTH} ")
     assert table["a replay's rate"] == (f"{LEAST_RATE} a second", f"{MOST_RATE:,.0f} a second")
     assert table["STATUS_TOKEN"][0].startswith("16 ")
-    assert TOKEN.fullmatch("x" * 16)
-    assert not TOKEN.fullmatch("x" * 15)
+    assert re.fullmatch(TOKEN, "x" * 16)
+    assert not re.fullmatch(TOKEN, "x" * 15)
     assert table["content_type"][1].startswith(f"{CONTENT_TYPE_LENGTH} ")
     assert TOPIC_LENGTH == GROUP_LENGTH
     names = table["a topic's, a group's name"][1]

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy
 from sqlqueue.conf import settings
 from sqlqueue.core.bounds import CENTURY
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
-from sqlqueue.core.setting.topics import HISTORIES
+from sqlqueue.core.settings import HISTORIES
 from sqlqueue.log.topic_options import CHANGEABLE, Difference, differences
 from sqlqueue.models import Topic
 from sqlqueue.stats.durations import duration

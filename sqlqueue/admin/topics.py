@@ -21,7 +21,7 @@ from sqlqueue.admin.overview import OverviewRows
 from sqlqueue.admin.pages import may, require, show
 from sqlqueue.admin.purging import PurgeableAdmin
 from sqlqueue.admin.topic_options import OptionsForm, option_notes, sentence
-from sqlqueue.core.setting.topics import ACKED
+from sqlqueue.core.settings import ACKED
 from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.topic_options import of_settings, override

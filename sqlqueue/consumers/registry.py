@@ -276,9 +276,9 @@ def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
     if values["start"] not in (EARLIEST, LATEST):
         problems.append(f"start must be {EARLIEST!r} or {LATEST!r}, not {values['start']!r}")
     if values["max_attempts"] is not None:
-        whole(values["max_attempts"], "max_attempts", MOST_ATTEMPTS, problems)
-    whole(values["batch_size"], "batch_size", MOST_OF_A_BATCH, problems)
-    whole(values["commit_every"], "commit_every", MOST_OF_A_BATCH, problems)
+        whole(values["max_attempts"], "max_attempts", problems, MOST_ATTEMPTS)
+    whole(values["batch_size"], "batch_size", problems, MOST_OF_A_BATCH)
+    whole(values["commit_every"], "commit_every", problems, MOST_OF_A_BATCH)
     values["visibility_timeout"] = _duration(values, "visibility_timeout", problems)
     backoff = _backoff(values, options, problems)
     retried = checked_filter(values["retry_for"], values["reject_for"], problems)

@@ -24,16 +24,17 @@ def duration(value: Any, name: str, problems: list[str], least: float, most: flo
     return float(number)
 
 
-def whole(value: Any, name: str, most: int, problems: list[str], least: int = 1) -> None:
-    """Note a problem if the value is no whole number from `least` to `most`."""
+def whole(value: Any, name: str, problems: list[str], most: int, least: int = 1) -> Any:
+    """Return the value; note a problem if it is no whole number from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         problems.append(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+    return value
 
 
 def checked_whole(value: Any, name: str, most: int, least: int = 0) -> int:
     """Return a whole number; raise ConfigurationError if it is none from `least` to `most`."""
     problems: list[str] = []
-    whole(value, name, most, problems, least)
+    whole(value, name, problems, most, least)
     if problems:
         raise ConfigurationError(problems[0])
     return int(value)

@@ -102,7 +102,7 @@ def checked_flow(values: Mapping[str, Any], problems: list[str]) -> Flow:
     concurrency, of_key = values.get("concurrency_limit"), values.get("concurrency_limit_per_key")
     for name, given in (("concurrency_limit", concurrency), ("concurrency_limit_per_key", of_key)):
         if given is not None:
-            whole(given, name, MOST_AT_ONCE, problems)
+            whole(given, name, problems, MOST_AT_ONCE)
     return Flow(active, rate, concurrency, budget, _made(Rate, values, "rate_limit_per_key", problems), of_key)
 
 

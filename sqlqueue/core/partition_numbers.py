@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from sqlqueue.core.setting.topics import MOST_PARTITIONS
+from sqlqueue.core.settings import MOST_PARTITIONS
 
 TEXT_LENGTH = 200  # characters
 RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")

@@ -7,7 +7,7 @@ nothing is released before its time, and everything by a hundredth of the retent
 from __future__ import annotations
 
 from sqlqueue.conf import settings
-from sqlqueue.core.setting.topics import ACKED
+from sqlqueue.core.settings import ACKED
 from sqlqueue.database.log import Log
 from sqlqueue.models import AckedMark, Topic
 

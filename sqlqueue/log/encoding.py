@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 from sqlqueue.conf import settings
 from sqlqueue.core import codec
 from sqlqueue.core.codec import JSON_OPTIONS, check_exact, checked_json
-from sqlqueue.core.setting.queue import PLAIN_ENCODER
+from sqlqueue.core.settings import PLAIN_ENCODER
 from sqlqueue.database.limits import keeps_long_numbers
 from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage, PayloadMismatch

@@ -16,7 +16,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.bounds import CENTURY, duration
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, did_you_mean
 from sqlqueue.core.logfmt import logfmt
-from sqlqueue.core.setting.topics import HISTORIES
+from sqlqueue.core.settings import HISTORIES
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError

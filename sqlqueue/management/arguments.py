@@ -11,7 +11,7 @@ from django.core.management.base import CommandError
 
 from sqlqueue.core.bounds import CENTURY
 from sqlqueue.core.partition_numbers import Numbers, read_numbers
-from sqlqueue.core.setting.topics import MOST_PARTITIONS
+from sqlqueue.core.settings import MOST_PARTITIONS
 from sqlqueue.core.unique_for import KEY
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE
 

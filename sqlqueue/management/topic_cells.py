@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sqlqueue.core.setting.topics import ACKED
+from sqlqueue.core.settings import ACKED
 from sqlqueue.log.topic_options import of_settings
 from sqlqueue.management.terminal import ago
 from sqlqueue.stats.topics import TopicSurvey

@@ -6,7 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.keys import ID_LENGTH
-from sqlqueue.core.setting.databases import ALIAS_LENGTH
+from sqlqueue.core.settings import ALIAS_LENGTH
 from sqlqueue.database.fields import ExactField
 
 

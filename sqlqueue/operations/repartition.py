@@ -19,7 +19,7 @@ from typing import Final
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.relay import is_relay_topic
-from sqlqueue.core.setting.topics import MOST_PARTITIONS
+from sqlqueue.core.settings import MOST_PARTITIONS
 from sqlqueue.database import named_server, retries, turning
 from sqlqueue.database.gate import LAYOUT, take_duty
 from sqlqueue.database.generations import EPOCH_SLOTS

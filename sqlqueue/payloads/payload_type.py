@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from sqlqueue.core.setting.topics import MOST_VERSIONS
+from sqlqueue.core.settings import MOST_VERSIONS
 from sqlqueue.exceptions import ConfigurationError, PayloadMismatch
 
 REFERENCE = "#/$defs/{name}"

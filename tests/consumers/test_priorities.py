@@ -8,7 +8,7 @@ import pytest
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.consumers import throttle
 from sqlqueue.consumers.priority_shares import MOST_OWED, PriorityShares, shares
-from sqlqueue.core.setting.queue import read
+from sqlqueue.core.settings import read
 from tests.consuming import QUICK, Consuming
 
 pytestmark = [pytest.mark.once, pytest.mark.django_db(transaction=True)]

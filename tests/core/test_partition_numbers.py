@@ -13,7 +13,7 @@ from sqlqueue.core.partition_numbers import (
     read_numbers,
     stored_numbers,
 )
-from sqlqueue.core.setting.topics import MOST_PARTITIONS
+from sqlqueue.core.settings import MOST_PARTITIONS
 
 pytestmark = pytest.mark.once
 

@@ -11,7 +11,7 @@ from django.test import override_settings
 from sqlqueue.conf import settings
 from sqlqueue.core.databases import as_stored, database_of
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, partition_of
-from sqlqueue.core.setting.databases import ALIAS_LENGTH, MOST_DATABASES
+from sqlqueue.core.settings import ALIAS_LENGTH, MOST_DATABASES
 from sqlqueue.models.topic import DATABASES_COLUMN
 
 HASHED = "ccbbaaabaabaabcbcbcbbacb"

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from django.core.management import load_command_class
 
-from sqlqueue.core.setting.queue import QueueOptions
+from sqlqueue.core.settings import QueueOptions
 from tests.documents import ROOT
 
 pytestmark = pytest.mark.once

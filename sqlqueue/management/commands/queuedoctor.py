@@ -16,7 +16,7 @@ from sqlqueue.checks import TAG
 from sqlqueue.conf import settings
 from sqlqueue.consumers.registry import registry
 from sqlqueue.core.logfmt import printable
-from sqlqueue.core.setting.queue import MOST_THREADS
+from sqlqueue.core.settings import MOST_THREADS
 from sqlqueue.database.log import current_log
 from sqlqueue.database.server_checks import describe
 from sqlqueue.management import arguments

@@ -13,7 +13,7 @@ from typing import Any, get_args
 from django.core.management.base import CommandError
 
 from sqlqueue.core.new_message import NewMessage, OnConflict
-from sqlqueue.core.setting.topics import MOST_PRIORITIES
+from sqlqueue.core.settings import MOST_PRIORITIES
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE, InvalidMessage
 from sqlqueue.log.publish import check, publish, publish_many
 from sqlqueue.management import arguments, message_lines

@@ -15,7 +15,7 @@ from django.utils import translation
 from sqlqueue.conf import settings
 from sqlqueue.core.effects import Count, texts
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
-from sqlqueue.core.setting.topics import ACKED, HISTORIES, MOST_PARTITIONS, MOST_PRIORITIES
+from sqlqueue.core.settings import ACKED, HISTORIES, MOST_PARTITIONS, MOST_PRIORITIES
 from sqlqueue.database import clock
 from sqlqueue.database.log import all_logs, home_log
 from sqlqueue.log.seek import offset_before

@@ -32,7 +32,7 @@ from sqlqueue.core.bounds import whole
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition_numbers import Numbers, numbers_text
-from sqlqueue.core.setting.queue import MOST_THREADS
+from sqlqueue.core.settings import MOST_THREADS
 from sqlqueue.database.log import Log, all_logs, current_log
 from sqlqueue.database.server_checks import describe, write_refused
 from sqlqueue.database.tables import pending_migrations
@@ -177,7 +177,7 @@ class Command(BaseCommand):
         problems: list[str] = []
         for name, least, most in (("processes", 0, MOST_PROCESSES), ("threads", 1, MOST_THREADS)):
             if options[name] is not None:
-                whole(options[name], f"--{name}", most, problems, least)
+                whole(options[name], f"--{name}", problems, most, least)
         problems += self._ports(options)
         self._logs: tuple[Log, ...] = ()
         self._answering: list[Log] = []
