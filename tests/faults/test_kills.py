@@ -11,7 +11,7 @@ import pytest
 from django.db import transaction
 
 from sqlqueue.consumers.process.stop_requests import ONE_REQUEST
-from sqlqueue.core.partition.in_doubt import MOST_DEATHS
+from sqlqueue.core.partition.waiting import MOST_DEATHS
 from sqlqueue.models import Message, PartitionLease, SubscriberHeartbeat, dead_letter_topic
 from tests.consumer_processes import (
     GROUP,
