@@ -15,7 +15,7 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.log import Log, home_log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import topic_options
-from sqlqueue.log.stored_topics import require_declared
+from sqlqueue.log.topics import require_declared
 from sqlqueue.models import Topic
 
 MOST_LISTED = 5  # topics of a warning

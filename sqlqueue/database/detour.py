@@ -19,13 +19,12 @@ from typing import Any
 
 from django.db import OperationalError
 
-from sqlqueue.database.chunks import in_chunks
 from sqlqueue.database.error_codes import ELSEWHERE
 from sqlqueue.database.ids import Identity
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.log import Log
+from sqlqueue.database.sizes import chunks
 from sqlqueue.database.validation import SCHEDULE_COLUMNS, scheduled
-from sqlqueue.database.weight import weight
 
 # Seconds by which a server's clock may be ahead. What is due later has been postponed, by an edit or a replacement: it
 # is not on its way any more.
@@ -78,9 +77,9 @@ def put(log: Log, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity]:
     order does not depend on the clocks of several nodes.
     """
     new: set[Identity] = set()
-    chunks = list(in_chunks(log, rows, weigh=weight))
-    with log.atomic(savepoint=False) if len(chunks) > 1 else nullcontext():
-        for some in chunks:
+    several = list(chunks(log, rows))
+    with log.atomic(savepoint=False) if len(several) > 1 else nullcontext():
+        for some in several:
             new |= _put(log, some, may_repeat)
     return new
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from itertools import chain
 from typing import Any
 
 from django.db import IntegrityError
 
 from sqlqueue.database import detour, insert_sql
-from sqlqueue.database.chunks import in_chunks
 from sqlqueue.database.detour import GateElsewhere
 from sqlqueue.database.error_codes import is_refusal
 from sqlqueue.database.ids import (
@@ -40,15 +38,15 @@ from sqlqueue.database.insert_sql import (
     Stored,
 )
 from sqlqueue.database.known_layouts import known_layouts, learn
-from sqlqueue.database.limits import statement_bytes
 from sqlqueue.database.log import Log
-from sqlqueue.database.weight import LIGHT, VALUE, weight, weight_of_text
+from sqlqueue.database.sizes import bound, chunks
 
 SCHEDULER = -1  # the scheduler holds this row: one process at a time moves scheduled messages, which keeps their order
 COLLECTOR = -2  # likewise the collector
 REQUESTS = -3  # and the process that carries out operator requests
 PERIODIC = -4  # and the process that publishes the ticks of periodic schedules
 LAYOUT = -5  # and the process that takes a step of the change of a topic's partitions
+ROW = 200  # bytes of a message's numbers and times, and of what stands between its values
 DUTIES = (SCHEDULER, COLLECTOR, REQUESTS, PERIODIC, LAYOUT)
 
 
@@ -58,7 +56,7 @@ def take_duty(log: Log, duty: int) -> bool:
     return log.execute(text, (duty,)).fetchone() is not None
 
 
-def insert_one(log: Log, row: LogRow, may_repeat: bool, look: bool = True) -> tuple[int | None, bool]:
+def insert_one(log: Log, row: LogRow, may_repeat: bool = False, look: bool = True) -> tuple[int | None, bool]:
     """Add one message; return its offset, and whether it is new. may_repeat: its id may have been published before, or
     be scheduled (then nothing is added, and there is no offset). look: False once the caller has looked. Nor is there
     an offset of a message that takes the detour (database.detour).
@@ -135,41 +133,20 @@ def insert_new(log: Log, rows: Sequence[LogRow], overtakes: bool = False) -> set
 
 
 def _in_statements(log: Log, rows: Sequence[LogRow], insert: Callable[[Log, Sequence[LogRow]], Any]) -> None:
-    several = list(_divided(log, rows))
+    several = list(chunks(log, rows, size_of=row_size))
     # One statement is all or nothing by itself.
     with log.atomic(savepoint=False) if len(several) > 1 else nullcontext():
         for chunk in several:
             insert(log, chunk)
 
 
-def _divided(log: Log, rows: Sequence[LogRow]) -> Iterator[Sequence[LogRow]]:
-    """Yield the rows of one statement at a time, in as few as the server takes."""
-    most = log.dialect.rows_of_one_insert
-    for start in range(0, len(rows), most):
-        some = rows[start : start + most]
-        if not _go_together(log, some):
-            yield from in_chunks(log, rows[start:], weigh=_weigh)
-            return
-        yield some
-
-
-def _go_together(log: Log, rows: Sequence[LogRow]) -> bool:
-    """Tell at little cost whether one statement has the bytes for all rows; of False it is not sure."""
-    topics, _, _, keys, ids, payloads, headers, groups, _, _, bodies, _ = zip(*rows)
-    if any(bodies) or Stored in set(map(type, payloads)):
-        return False
-    texts = "".join(chain(payloads, keys, ids, topics, groups, filter(None, headers)))
-    others = len(rows) * len(LogRow._fields) * VALUE
-    size = others + 2 * len(texts)
-    if texts.isascii() and (size <= LIGHT or size <= statement_bytes(log)):  # whatever is to be escaped
-        return True
-    size = others + weight_of_text(texts)
-    return size <= LIGHT or size <= statement_bytes(log)
-
-
-def _weigh(row: LogRow) -> float:
-    """Return a row's bytes; infinite for a payload that the server copies, so that it gets a statement of its own."""
-    return math.inf if isinstance(row.payload, Stored) else weight(row)
+def row_size(row: LogRow) -> float:
+    """Return how many bytes a row takes in a statement at most, at little cost; infinite for a payload that the server
+    copies, so that it gets a statement of its own."""
+    if isinstance(row.payload, Stored):
+        return math.inf
+    names = len(row.topic) + len(row.target_group) + 4 * (len(row.key) + len(row.id))
+    return ROW + names + bound(row.payload) + bound(row.headers or "") + 2 * len(row.body or b"")
 
 
 def _insert_new(log: Log, rows: Sequence[LogRow], overtakes: bool) -> Iterable[Identity]:
@@ -206,7 +183,7 @@ def ids_scheduled(log: Log, rows: Sequence[LogRow]) -> set[Identity]:
 def _taken(log: Log, table: str, rows: Sequence[LogRow]) -> set[Identity]:
     known: set[Identity] = set()
     with log.connection.cursor() as cursor:  # not by execute(), which remembers every text, and this one varies
-        for some in in_chunks(log, [identity_of(row) for row in rows]):
+        for some in chunks(log, [identity_of(row) for row in rows]):
             cursor.execute(*taken(log.dialect, table, some))
             known.update((topic, id, key) for topic, id, key in cursor.fetchall())
     return known

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
@@ -37,7 +38,9 @@ FAILURE_COLUMNS = (
     "fingerprint",
 )
 # What all rows of a statement leave at its default is not sent: drivers spend much of their time on parameters.
-PLAIN_COLUMNS = ("topic", '"partition"', "partition_key", "message_id", "payload")
+ALWAYS = object()
+DEFAULTS = (ALWAYS, ALWAYS, 0, ALWAYS, ALWAYS, ALWAYS, None, "", *NO_FURTHER)
+PLAIN_COLUMNS = tuple(column for column, default in zip(ALL_COLUMNS, DEFAULTS) if default is ALWAYS)
 # The first value of the first row reads the gate, so that its lock is held before the first offset is taken. A missing
 # gate row makes the topic NULL, which the column refuses: no message is better than one that could be missed. So does
 # another generation than the rows were placed by, and a slot of their keys that is in another epoch. All of these rows
@@ -104,10 +107,17 @@ class Stored(NamedTuple):
 
 
 class LogRow(NamedTuple):
-    """A message as it is written: payload and headers are JSON text. The times, as a time column holds them, are those
-    of a message that was scheduled: when it was published, and when it was due. body: of a payload of bytes, whose JSON
-    text is null; expires: in so many microseconds from when it enters the log, or (a scheduled one) from when it is
-    due."""
+    """A message as it is written, its columns first.
+
+    payload, headers: JSON text
+    published_at, due_at: of a message that was scheduled, as a time column holds them
+    body: of a payload of bytes, whose JSON text is null
+    expires: in so many microseconds from when it enters the log, or (a scheduled one) from when it is due
+    scheduled_for: of one that goes to the schedule: in so many seconds by the database's clock, or at this time
+    named: its id is the caller's own
+    replace: it replaces a scheduled one of its id
+    unique_for: for how many seconds a pending message of its key keeps it out; None: not at all
+    """
 
     topic: str
     partition: int
@@ -121,11 +131,10 @@ class LogRow(NamedTuple):
     due_at: object = None
     body: bytes | None = None
     expires: int | None = None
-
-    @property
-    def size(self) -> int:
-        """The characters of its payload and headers, or the bytes."""
-        return len(self.payload) + len(self.headers or "") + len(self.body or b"")
+    scheduled_for: float | datetime | None = None
+    named: bool = False
+    replace: bool = False
+    unique_for: float | None = None
 
 
 class FailedRow(NamedTuple):
@@ -224,18 +233,11 @@ def _sent(rows: Sequence[Sequence[Any]]) -> tuple[tuple[str, ...], Iterable[Any]
         return (*COLUMNS, *FAILURE_COLUMNS), chain.from_iterable(rows)
     if len(rows) == 1:
         row = rows[0]
-        if not (row.priority or row.headers or row.target_group) and row[len(COLUMNS) :] == NO_FURTHER:
+        if not (row.priority or row.headers or row.target_group) and row[len(COLUMNS) : len(ALL_COLUMNS)] == NO_FURTHER:
             return PLAIN_COLUMNS, (row.topic, row.partition, row.key, row.id, row.payload)
-    topic, partition, priority, key, id, payload, headers, group, at, _, body, expires = zip(*rows)
-    further = any(column.count(None) < len(rows) for column in (at, body, expires))  # an empty body, and 0 µs, count
-    if further or any(map(any, (priority, headers, group))):
-        columns = _columns(rows)
-        return columns, chain.from_iterable(row[: len(columns)] for row in rows)
-    return PLAIN_COLUMNS, chain.from_iterable(zip(topic, partition, key, id, payload))
-
-
-def _columns(rows: Sequence[Sequence[Any]]) -> tuple[str, ...]:
-    timed, further = len(COLUMNS), len(COLUMNS) + len(TIME_COLUMNS)
-    if any(value is not None for row in rows for value in row[further:]):
-        return ALL_COLUMNS
-    return (*COLUMNS, *TIME_COLUMNS) if any(row[timed] for row in rows) else COLUMNS
+    sent = [
+        (column, values)
+        for column, default, values in zip(ALL_COLUMNS, DEFAULTS, zip(*rows))
+        if default is ALWAYS or values.count(default) < len(rows)
+    ]
+    return tuple(column for column, _ in sent), chain.from_iterable(zip(*(values for _, values in sent)))

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from django.db import models
 
 from sqlqueue.core.codec import DEEPEST, check_depth
-from sqlqueue.database.insert_sql import LogRow, Stored
+from sqlqueue.database.insert_sql import ALL_COLUMNS, LogRow, Stored
 from sqlqueue.database.log import Log
-from sqlqueue.database.weight import LIGHT, OVERHEAD, STATEMENT, weight
+from sqlqueue.database.sizes import LIGHT, OVERHEAD, packet, size
 from sqlqueue.exceptions import InvalidMessage
 
 DEEPEST_OF_MARIADB, DEEPEST_OF_MYSQL = 31, 100  # JSON_DEPTH_LIMIT; JSON_DOCUMENT_MAX_DEPTH
-# Bytes of a value: SQLITE_MAX_LENGTH; what an array or object of jsonb may hold (JENTRY_OFFLENMASK).
-LONGEST = {"sqlite": 1_000_000_000, "postgresql": 0x0FFFFFFF}
 # Each handler thread has one, and there are as many threads again while some groups wait for the handlers of others.
 # Of a consumer process: the control thread and its six background tasks. Periodic schedules have a seventh, and so have
 # each other database and a cluster of several writable servers.
@@ -65,40 +62,18 @@ def keeps_long_numbers(log: Log) -> bool:
     return connection.vendor != "mysql" or bool(connection.mysql_is_mariadb)  # type: ignore[attr-defined]
 
 
-def packet(log: Log) -> int:
-    """Return how many bytes a statement may have on this connection. MySQL is asked once a connection, whose value
-    never changes; it ends a connection that sends more."""
-    connection = log.connection
-    if connection.vendor != "mysql":
-        return LONGEST[connection.vendor]
-    connection.ensure_connection()
-    driver = connection.connection
-    if driver not in _packets:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT @@SESSION.max_allowed_packet")
-            _packets[driver] = int(cursor.fetchone()[0])
-    return _packets[driver]
-
-
-_packets: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-
-
-def statement_bytes(log: Log) -> int:
-    """Return how many bytes the values of a statement of several rows may have."""
-    return min(STATEMENT, packet(log) - OVERHEAD)
-
-
-def is_light(payload: str, most: int) -> bool:
-    """Tell at little cost whether every server keeps JSON text, in a message without headers, and it has no more bytes
-    than `most`; of False it is not sure."""
-    return 4 * len(payload) < min(SHORT, most) and payload.count("[") + payload.count("{") <= DEEPEST_OF_MARIADB
-
-
 def check_row(log: Log, row: LogRow, most: int) -> None:
     """Raise InvalidMessage for a message that this server cannot keep, or Python could not read again, that has more
     bytes than `most`, or that the server does not take in one statement."""
     payload = row.payload
-    if row.headers is None and row.body is None and isinstance(payload, str) and is_light(payload, most):
+    if (  # every server keeps it, whatever the key and the id are
+        row.headers is None
+        and row.body is None
+        and isinstance(payload, str)
+        and 4 * len(payload) < min(SHORT, most)
+        and payload.count("[") + payload.count("{") <= DEEPEST_OF_MARIADB
+        and "\\u" not in payload
+    ):
         return
     check_storable(log, row, most)
     _check_sendable(log, row)
@@ -108,49 +83,49 @@ def check_storable(log: Log, row: LogRow, most: int) -> None:
     """Raise InvalidMessage for a message that this server cannot keep, or Python could not read again, or that has
     more bytes than `most`."""
     if row.body is not None:
-        size = len(row.body)
+        stored = len(row.body)
     else:
-        size = _stored_bytes(log, row.payload, "payload") if isinstance(row.payload, str) else 0
+        stored = _stored_bytes(log, row.payload, "payload") if isinstance(row.payload, str) else 0
     if row.headers is not None:
-        size += _stored_bytes(log, row.headers, "headers")
-    check_size(size, most)
+        stored += _stored_bytes(log, row.headers, "headers")
+    check_size(stored, most)
 
 
 def _stored_bytes(log: Log, text: str, kind: str) -> int:
+    log.dialect.check_json(text, kind)
     if text.count("[") + text.count("{") > DEEPEST_OF_MARIADB:
         check_depth(text, kind, deepest_json(log))
     return len(text) if text.isascii() else len(text.encode())
 
 
-def check_size(size: int, most: int) -> None:
+def check_size(stored: int, most: int) -> None:
     """Raise InvalidMessage for a message of too many bytes."""
-    if size > most:
+    if stored > most:
         raise InvalidMessage(
-            f"payload and headers have {size} bytes; {most} is the most (SQLQUEUE['MAX_PAYLOAD_BYTES']): keep what is "
-            "large elsewhere, and publish where it is"
+            f"payload and headers have {stored} bytes; {most} is the most (SQLQUEUE['MAX_PAYLOAD_BYTES']): keep what "
+            "is large elsewhere, and publish where it is"
         )
 
 
 def _check_sendable(log: Log, row: LogRow) -> None:
-    size = weight(row) + OVERHEAD
-    if size > LIGHT and not isinstance(row.payload, Stored) and size > (most := packet(log)):
+    to_send = size(row[: len(ALL_COLUMNS)]) + OVERHEAD
+    if to_send > LIGHT and not isinstance(row.payload, Stored) and to_send > (most := packet(log)):
         raise InvalidMessage(
-            f"the message takes {size} bytes to send, and the server takes {most} at once (max_allowed_packet): raise "
-            "that, or keep what is large elsewhere, and publish where it is"
+            f"the message takes {to_send} bytes to send, and the server takes {most} at once (max_allowed_packet): "
+            "raise that, or keep what is large elsewhere, and publish where it is"
         )
 
 
 def check_result(log: Log, text: str, most: int) -> None:
     """Raise InvalidMessage for the JSON text of a result that this server cannot keep or does not take in one
     statement, or that has more bytes than `most`."""
-    log.dialect.check_json(text, "result")
-    size = _stored_bytes(log, text, "result")
-    to_send = weight((text,)) + OVERHEAD
-    fits = most if size > most or to_send <= LIGHT else packet(log)
-    if size > most or to_send > fits:
-        setting = "SQLQUEUE['MAX_PAYLOAD_BYTES']" if size > most else "max_allowed_packet"
+    stored = _stored_bytes(log, text, "result")
+    to_send = size((text,)) + OVERHEAD
+    fits = most if stored > most or to_send <= LIGHT else packet(log)
+    if stored > most or to_send > fits:
+        setting = "SQLQUEUE['MAX_PAYLOAD_BYTES']" if stored > most else "max_allowed_packet"
         raise InvalidMessage(
-            f"result has {size} bytes, and {fits} is the most ({setting}): keep what is large elsewhere, and return "
+            f"result has {stored} bytes, and {fits} is the most ({setting}): keep what is large elsewhere, and return "
             "where it is"
         )
 

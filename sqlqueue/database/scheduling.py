@@ -7,12 +7,11 @@ from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlqueue.database.chunks import in_chunks
-from sqlqueue.database.clock import EPOCH
 from sqlqueue.database.gate import inserted
 from sqlqueue.database.ids import Identity, identity_of
 from sqlqueue.database.insert_sql import KEEP_DUPLICATE, LogRow, Stored
 from sqlqueue.database.log import Log
+from sqlqueue.database.sizes import chunks
 from sqlqueue.database.validation import (
     MARK_SCHEDULED,
     SCHEDULE,
@@ -22,7 +21,6 @@ from sqlqueue.database.validation import (
     SCHEDULED_ONES,
     scheduled,
 )
-from sqlqueue.database.weight import weight
 
 # The other one in a form that no index serves.
 HAS_ID = "COALESCE(topic, '') = %s AND COALESCE(message_id, '') = %s AND COALESCE(partition_key, '') = %s"
@@ -43,14 +41,6 @@ TAKE = f"DELETE FROM sqlqueue_scheduled_message WHERE id = %s AND {HAS_ID}"
 WITHDRAW = "DELETE FROM sqlqueue_scheduled_message WHERE {in_schedule}"  # index: the unique one
 
 
-class Due(NamedTuple):
-    """A message, and when it is due: `delay` seconds from now by the database's clock, or `at`."""
-
-    row: LogRow
-    delay: float | None
-    at: datetime | None
-
-
 class Existing(NamedTuple):
     """Where an id is taken: `offset` in the log, or `number`, the id of a row of the schedule, and when that one was
     published, as the driver gives it (see Dialect.epoch), with its headers and target group. All are None for an id
@@ -63,16 +53,16 @@ class Existing(NamedTuple):
     group: str | None = None
 
 
-def insert_scheduled(log: Log, messages: Sequence[Due]) -> None:
+def insert_scheduled(log: Log, rows: Sequence[LogRow]) -> None:
     """Schedule messages of fresh ids, all or none of them."""
-    _in_statements(log, messages, _insert)
+    _in_statements(log, rows, _insert)
 
 
-def insert_new_scheduled(log: Log, messages: Sequence[Due]) -> set[Identity]:
+def insert_new_scheduled(log: Log, rows: Sequence[LogRow]) -> set[Identity]:
     """Schedule those of the messages whose ids are not scheduled, in the caller's transaction; return their identities.
-    In `messages` each is there once. Whether the log has them is the caller's to see."""
+    In `rows` each is there once. Whether the log has them is the caller's to see."""
     new: set[Identity] = set()
-    _in_statements(log, messages, lambda *chunk: new.update(_insert_new(*chunk)))
+    _in_statements(log, rows, lambda *chunk: new.update(_insert_new(*chunk)))
     return new
 
 
@@ -95,14 +85,18 @@ def _with_columns(log: Log, text: str) -> str:
     return text.replace("{published}", syntax.epoch("created_at")).replace("{headers}", syntax.json_text("headers"))
 
 
-def replace_scheduled(log: Log, number: int, message: Due) -> bool:
+def replace_scheduled(log: Log, number: int, row: LogRow) -> bool:
     """Replace a scheduled message but for its id and the time of its publish; False if it is not there any more."""
-    row, delay, at = message
-    later = "{later}" if delay is not None else "%s"
-    due = round(delay * 1_000_000) if delay is not None else log.dialect.time(at or EPOCH)
+    later = "%s" if isinstance(row.scheduled_for, datetime) else "{later}"
     _, _, _, *content = scheduled(row)  # without what it is identified by
-    values = (*content, due, number, *identity_of(row))
+    values = (*content, _due(log, row), number, *identity_of(row))
     return bool(log.execute(REPLACE.replace("{due}", later), values).rowcount)
+
+
+def _due(log: Log, row: LogRow) -> object:
+    """Return the parameter that says when a row is due."""
+    due = row.scheduled_for
+    return log.dialect.time(due) if isinstance(due, datetime) else round((due or 0) * 1_000_000)
 
 
 def take_scheduled(log: Log, number: int, row: LogRow) -> bool:
@@ -116,25 +110,26 @@ def withdraw(log: Log, identities: Iterable[Identity]) -> None:
         log.execute(WITHDRAW, identity)
 
 
-def copy_scheduled(log: Log, row: LogRow, delay: float) -> None:
+def copy_scheduled(log: Log, row: LogRow) -> None:
     """Schedule a message of a fresh id whose payload the server itself copies."""
     source = row.payload
     assert isinstance(source, Stored)
     text = SCHEDULE_COPY.replace("{table}", source.table).replace("{key}", source.key)
-    values = (row.topic, row.key, row.id, row.priority, row.target_group, round(delay * 1_000_000), source.id)
+    values = (row.topic, row.key, row.id, row.priority, row.target_group, _due(log, row), source.id)
     log.execute(text, values)
 
 
 def _in_statements(
-    log: Log, messages: Sequence[Due], insert: Callable[[Log, str, Sequence[Sequence[Any]]], Any]
+    log: Log, rows: Sequence[LogRow], insert: Callable[[Log, str, Sequence[Sequence[Any]]], Any]
 ) -> None:
-    later = [(*scheduled(row), round(delay * 1_000_000)) for row, delay, _ in messages if delay is not None]
-    at = [(*scheduled(row), log.dialect.time(at)) for row, _, at in messages if at is not None]
-    chunks = [(SCHEDULED_LATER, some) for some in in_chunks(log, later, weigh=weight)]
-    chunks += [(SCHEDULED_AT, some) for some in in_chunks(log, at, weigh=weight)]
-    with log.atomic(savepoint=False) if len(chunks) > 1 else nullcontext():
-        for row, some in chunks:
-            insert(log, row, some)
+    values: dict[str, list[tuple[object, ...]]] = {SCHEDULED_LATER: [], SCHEDULED_AT: []}
+    for row in rows:
+        form = SCHEDULED_AT if isinstance(row.scheduled_for, datetime) else SCHEDULED_LATER
+        values[form].append((*scheduled(row), _due(log, row)))
+    several = [(form, some) for form, its in values.items() for some in chunks(log, its)]
+    with log.atomic(savepoint=False) if len(several) > 1 else nullcontext():
+        for form, some in several:
+            insert(log, form, some)
 
 
 def _insert(log: Log, row: str, values: Sequence[Sequence[Any]], ending: str = "") -> Any:

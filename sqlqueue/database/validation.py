@@ -17,7 +17,6 @@ from sqlqueue.core.keys import (
     partition_of,
 )
 from sqlqueue.core.new_message import NewMessage
-from sqlqueue.database.dialects import Dialect
 from sqlqueue.database.insert_sql import MARK, LogRow
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 
@@ -73,16 +72,11 @@ def undeclared(topic: str, known: Iterable[str]) -> ConfigurationError:
     )
 
 
-def log_row(
-    syntax: Dialect,
-    info: TopicInfo,
-    message: NewMessage,
-    payload: str,
-    headers: str | None,
-) -> LogRow:
+def log_row(info: TopicInfo, message: NewMessage, payload: str, headers: str | None) -> LogRow:
     """Return a message as a row of the log; payload and headers: its own, as JSON text. Without an id it gets one.
 
-    Raises InvalidMessage for what cannot be stored as it is.
+    Raises InvalidMessage for a key, id, priority or group that cannot be stored as it is. What the server refuses of
+    payload and headers, limits.check_row says.
     """
     key, id, priority, group = message.key, message.id, message.priority, message.group
     if key != "":
@@ -102,9 +96,6 @@ def log_row(
         checked_name(group, "group", GROUP_LENGTH)
     # A message without a key goes to the partition of its id: evenly spread, and a repeated id to the same one.
     partition = partition_of(key or id, info.partitions)
-    syntax.check_json(payload, "payload")
-    if headers is not None:
-        syntax.check_json(headers, "headers")
     return LogRow(info.name, partition, priority, key, id, payload, headers, group or "")
 
 

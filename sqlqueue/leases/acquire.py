@@ -11,9 +11,9 @@ from sqlqueue.core.partition.blocked import StoredRange
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import StoredRow
 from sqlqueue.database import retries
-from sqlqueue.database.chunks import insert_all
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity, proof_condition
+from sqlqueue.database.sizes import insert_all
 from sqlqueue.log.blocked_ranges import ranges
 from sqlqueue.log.succession import may_start
 from sqlqueue.models import ConsumerGroup, Offset

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.settle_plan import SettlePlan
-from sqlqueue.database.chunks import insert_all
 from sqlqueue.database.log import Log
+from sqlqueue.database.sizes import insert_all
 
 # How many members the database holds as settled by a partition. Index: the unique (batch, topic, group, partition,
 # priority).

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import NamedTuple
 
 from sqlqueue.core.membership import batch_of
 from sqlqueue.database import retries
@@ -19,7 +18,6 @@ from sqlqueue.database.ids import Identity, identity_of
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.log import Log
 from sqlqueue.database.scheduling import (
-    Due,
     Existing,
     find_existing,
     insert_new_scheduled,
@@ -33,98 +31,71 @@ from sqlqueue.log import batch_parts
 from sqlqueue.log.published import CREATED, IGNORED, UPDATED, Status
 
 
-class Offer(NamedTuple):
-    """A message to publish: `named` if its id is the caller's own, `replace` if it replaces a scheduled one,
-    `scheduled` if it goes to the schedule itself. unique_for: for how many seconds a pending message of its key keeps
-    it out; None: not at all."""
-
-    message: Due
-    named: bool
-    replace: bool
-    scheduled: bool
-    unique_for: float | None = None
-
-
-class Taken(NamedTuple):
-    """Which ids were taken when it was looked."""
-
-    scheduled: set[Identity]
-    in_log: set[Identity]  # of those to be scheduled only: the log's own index tells of the others
-
-
-def add_one(log: Log, offer: Offer) -> tuple[int | None, Status]:
-    """Publish one message; return its offset (None: it is scheduled) and what has become of it."""
-    if offer.named:
-        return add(log, offer)
-    if not offer.scheduled:
-        return insert_one(log, offer.message.row, may_repeat=False)[0], CREATED
-    insert_scheduled(log, [offer.message])
-    return None, CREATED
-
-
-def add(log: Log, offer: Offer) -> tuple[int | None, Status]:
-    """Publish one message whose id may be taken; return its offset (None: it is scheduled) and what has become of
-    it.
+def add(log: Log, row: LogRow) -> tuple[int | None, Status]:
+    """Publish one message; return its offset (None: it is scheduled) and what has become of it.
 
     After a deadlock it is run again, as far as it is no part of a caller's transaction."""
-    if offer.scheduled:
-        return retries.run_statement(log, _schedule, log, offer.message, offer.replace)
-    if offer.replace:
-        return retries.run_statement(log, _replace_now, log, offer.message.row)
-    offset, created = insert_one(log, offer.message.row, may_repeat=True)
+    if row.named and row.scheduled_for is not None:
+        return retries.run_statement(log, _schedule, log, row)
+    if row.named and row.replace:
+        return retries.run_statement(log, _replace_now, log, row)
+    if row.scheduled_for is not None:
+        insert_scheduled(log, [row])
+        return None, CREATED
+    offset, created = insert_one(log, row, may_repeat=row.named)
     return offset, CREATED if created else IGNORED
 
 
-def add_many(log: Log, offers: Sequence[Offer]) -> list[Status]:
+def add_many(log: Log, rows: Sequence[LogRow]) -> list[Status]:
     """Publish messages, all or none of them; return what has become of each, in their order. Of those with the same id
     each finds what the one before it has left.
 
     After a deadlock it is run again, as far as it is no part of a caller's transaction."""
-    if not any(offer.named for offer in offers):
-        now = [offer.message.row for offer in offers if not offer.scheduled]
-        later = [offer.message for offer in offers if offer.scheduled]
+    if not any(row.named for row in rows):
+        now = [row for row in rows if row.scheduled_for is None]
+        later = [row for row in rows if row.scheduled_for is not None]
         with log.atomic(savepoint=False) if now and later else nullcontext():
             insert_many(log, now, may_repeat=False)
             insert_scheduled(log, later)
-        return [CREATED] * len(offers)
-    return retries.run_statement(log, _add_named, log, offers)
+        return [CREATED] * len(rows)
+    return retries.run_statement(log, _add_named, log, rows)
 
 
-def _add_named(log: Log, offers: Sequence[Offer]) -> list[Status]:
-    statuses: list[Status] = [CREATED] * len(offers)
-    runs = list(_runs(offers, statuses))
-    taken = _look(log, offers, runs[0])
-    several = len(runs) > 1 or any(offer.scheduled or offer.replace for offer in offers)
+def _add_named(log: Log, rows: Sequence[LogRow]) -> list[Status]:
+    statuses: list[Status] = [CREATED] * len(rows)
+    runs = list(_runs(rows, statuses))
+    taken = _taken_ids(log, rows, runs[0])
+    several = len(runs) > 1 or any(row.scheduled_for is not None or row.replace for row in rows)
     with log.atomic(savepoint=False) if several else nullcontext():
         for number, run in enumerate(runs):
-            found = taken if number == 0 else _look(log, offers, run)
-            _add_run(log, offers, run, found, statuses)
+            found = taken if number == 0 else _taken_ids(log, rows, run)
+            _add_run(log, rows, run, found, statuses)
     return statuses
 
 
-def _schedule(log: Log, message: Due, replace: bool) -> tuple[int | None, Status]:
-    existing = find_existing(log, message.row)
+def _schedule(log: Log, row: LogRow) -> tuple[int | None, Status]:
+    existing = find_existing(log, row)
     vanished = False
     while True:
         if existing.offset is not None:
             return existing.offset, IGNORED
         if existing.number is not None:
-            if not replace:
+            if not row.replace:
                 return None, IGNORED
-            if _replaced(log, existing, message.row, partial(replace_scheduled, log, existing.number, message)):
+            if _replaced(log, existing, row, partial(replace_scheduled, log, existing.number, row)):
                 return None, UPDATED
             vanished = True  # cancelled, or in the log now
         # In one transaction, for the scheduler might move what is committed before the log is looked at.
         with log.atomic(savepoint=False):
-            if insert_new_scheduled(log, [message]):
-                offset = find_offset(log, message.row, latest=vanished)
+            if insert_new_scheduled(log, [row]):
+                offset = find_offset(log, row, latest=vanished)
                 if offset is None:
                     return None, CREATED
-                withdraw(log, [identity_of(message.row)])
+                withdraw(log, [identity_of(row)])
                 return offset, IGNORED
-        if not replace:
+        if not row.replace:
             return None, IGNORED
-        existing = lock_existing(log, message.row)
+        existing = lock_existing(log, row)
 
 
 def _replace_now(log: Log, row: LogRow) -> tuple[int | None, Status]:
@@ -159,15 +130,15 @@ def _as_published(log: Log, row: LogRow, existing: Existing) -> LogRow:
     return row._replace(published_at=log.dialect.time(moment(existing.published)))
 
 
-def _runs(offers: Sequence[Offer], statuses: list[Status]) -> Iterator[list[int]]:
-    """Yield the indexes of offers that have different ids, those of one run at a time: what replaces a message of this
+def _runs(rows: Sequence[LogRow], statuses: list[Status]) -> Iterator[list[int]]:
+    """Yield the indexes of rows that have different ids, those of one run at a time: what replaces a message of this
     call begins a new run, and what does not is ignored here."""
     run: list[int] = []
     seen: set[Identity] = set()
     of_run: set[Identity] = set()
-    for index, offer in enumerate(offers):
-        identity = identity_of(offer.message.row)
-        if identity in seen and not offer.replace:
+    for index, row in enumerate(rows):
+        identity = identity_of(row)
+        if identity in seen and not row.replace:
             statuses[index] = IGNORED
             continue
         if identity in of_run:
@@ -179,54 +150,60 @@ def _runs(offers: Sequence[Offer], statuses: list[Status]) -> Iterator[list[int]
     yield run
 
 
-def _look(log: Log, offers: Sequence[Offer], run: Sequence[int]) -> Taken:
-    named = [offers[index] for index in run if offers[index].named]
-    later = [offer.message.row for offer in named if offer.scheduled]
-    scheduled = ids_scheduled(log, [offer.message.row for offer in named])
-    in_log = ids_in_log(log, later)  # in this order: what is moved in between is seen here
-    return Taken(scheduled, in_log)
+def _taken_ids(log: Log, rows: Sequence[LogRow], run: Sequence[int]) -> tuple[set[Identity], set[Identity]]:
+    """Return which ids of a run are scheduled, and which of those to be scheduled are in the log: the log's own index
+    tells of the others."""
+    named = [rows[index] for index in run if rows[index].named]
+    scheduled = ids_scheduled(log, named)
+    in_log = ids_in_log(log, [row for row in named if row.scheduled_for is not None])
+    return scheduled, in_log  # in this order: what is moved in between is seen in the log
 
 
-def _add_run(log: Log, offers: Sequence[Offer], run: Sequence[int], taken: Taken, statuses: list[Status]) -> None:
+def _add_run(
+    log: Log,
+    rows: Sequence[LogRow],
+    run: Sequence[int],
+    taken: tuple[set[Identity], set[Identity]],
+    statuses: list[Status],
+) -> None:
+    scheduled, in_log = taken
     now: list[int] = []
     later: list[int] = []
     for index in run:
-        offer = offers[index]
-        identity = identity_of(offer.message.row)
-        if identity in taken.in_log or (identity in taken.scheduled and not offer.replace):
+        row = rows[index]
+        identity = identity_of(row)
+        if identity in in_log or (identity in scheduled and not row.replace):
             statuses[index] = IGNORED
-        elif offer.scheduled and identity in taken.scheduled:
-            statuses[index] = _schedule(log, offer.message, replace=True)[1]
-        elif offer.scheduled:
+        elif row.scheduled_for is not None and identity in scheduled:
+            statuses[index] = _schedule(log, row)[1]
+        elif row.scheduled_for is not None:
             later.append(index)
-        elif identity in taken.scheduled:
-            _add_now(log, offers, now, statuses)  # those before it, to keep the order
+        elif identity in scheduled:
+            _add_now(log, rows, now, statuses)  # those before it, to keep the order
             now = []
-            statuses[index] = _replace_now(log, offer.message.row)[1]
+            statuses[index] = _replace_now(log, row)[1]
         else:
             now.append(index)
-    _add_now(log, offers, now, statuses)
-    _add_later(log, offers, later, statuses)
+    _add_now(log, rows, now, statuses)
+    _add_later(log, rows, later, statuses)
 
 
-def _add_now(log: Log, offers: Sequence[Offer], indexes: Sequence[int], statuses: list[Status]) -> None:
-    rows = [offers[index].message.row for index in indexes]
-    new = insert_new(log, rows)
-    for index, row in zip(indexes, rows):
-        statuses[index] = CREATED if identity_of(row) in new else IGNORED
+def _add_now(log: Log, rows: Sequence[LogRow], indexes: Sequence[int], statuses: list[Status]) -> None:
+    new = insert_new(log, [rows[index] for index in indexes])
+    for index in indexes:
+        statuses[index] = CREATED if identity_of(rows[index]) in new else IGNORED
 
 
-def _add_later(log: Log, offers: Sequence[Offer], indexes: Sequence[int], statuses: list[Status]) -> None:
-    messages = [offers[index].message for index in indexes]
-    new = insert_new_scheduled(log, messages)
-    named = [offers[index].message.row for index in indexes if offers[index].named]
-    moved = ids_in_log(log, [row for row in named if identity_of(row) in new])  # since it was looked
+def _add_later(log: Log, rows: Sequence[LogRow], indexes: Sequence[int], statuses: list[Status]) -> None:
+    some = [rows[index] for index in indexes]
+    new = insert_new_scheduled(log, some)
+    moved = ids_in_log(log, [row for row in some if row.named and identity_of(row) in new])  # since it was looked
     withdraw(log, moved)
-    for index, message in zip(indexes, messages):
-        identity = identity_of(message.row)
+    for index, row in zip(indexes, some):
+        identity = identity_of(row)
         if identity in moved:
             statuses[index] = IGNORED
         elif identity in new:
             statuses[index] = CREATED
         else:  # scheduled by another transaction since it was looked
-            statuses[index] = _schedule(log, message, replace=True)[1] if offers[index].replace else IGNORED
+            statuses[index] = _schedule(log, row)[1] if row.replace else IGNORED

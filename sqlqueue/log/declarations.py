@@ -17,9 +17,9 @@ from sqlqueue.conf import settings
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.periodic import ScheduleDefinition
 from sqlqueue.database import clock, retries
-from sqlqueue.database.chunks import in_chunks
 from sqlqueue.database.gate import PERIODIC, take_duty
 from sqlqueue.database.log import Log
+from sqlqueue.database.sizes import chunks
 from sqlqueue.log.ticks import ScheduleRow, attention, read_rows
 from sqlqueue.models.periodic_schedule import SUPERSEDED
 
@@ -63,7 +63,7 @@ def _declare(log: Log, declared: Mapping[str, ScheduleDefinition]) -> bool:
         _add(log, definition)
     for row in changed:
         done = _replace(log, row, declared[row.name]) and done
-    for some in in_chunks(log, [(row.name,) for row in held]):
+    for some in chunks(log, [(row.name,) for row in held]):
         names = ", ".join(["%s"] * len(some))
         log.execute(RENEW.replace("{names}", names), (attention(), *(name for (name,) in some)))
     return done

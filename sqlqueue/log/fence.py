@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from sqlqueue.database.chunks import in_chunks
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity, proof_condition
+from sqlqueue.database.sizes import chunks
 
 # With the server's identity behind it, see owned(). Index: the primary key.
 PREDICATE = "id = %s AND fencing_token = %s"
@@ -71,7 +71,7 @@ def advance_all(log: Log, moves: Sequence[Move]) -> list[bool]:
     """Do advance() for several partitions; return what it says of each. One statement for as many as the server takes,
     and one more for each partition only if one of them has not moved. Rows are locked in the order of the moves."""
     moved: list[bool] = []
-    for some in in_chunks(log, moves, AT_ONCE, weigh=lambda move: 0.0):
+    for some in chunks(log, moves, AT_ONCE, size_of=lambda move: 0.0):
         together = len(some) > 1 and len({move.owner.server for move in some}) == 1 and _advance_together(log, some)
         moved += [True] * len(some) if together else [advance(log, *move) for move in some]
     return moved

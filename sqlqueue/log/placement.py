@@ -1,6 +1,6 @@
 """The placement of messages: on which database a message belongs, and where it is looked for.
 
-The settings say which databases a topic is on; what is stored with it is compared with that (topics.to_publish).
+The settings say which databases a topic is on; what is stored with it is compared with that (topics.published_topic).
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from datetime import datetime
 from typing import NamedTuple
 
 from sqlqueue.core.settle_plan import Attempt, SettlePlan
-from sqlqueue.database.chunks import insert_all
 from sqlqueue.database.clock import moment
 from sqlqueue.database.log import Log
+from sqlqueue.database.sizes import insert_all
 
 COLUMNS = "topic, consumer_group, message_offset, done, total, note, updated_at, serial, fencing_token"
 ROW = "(%s, %s, %s, %s, %s, %s, {now}, %s, %s)"

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from sqlqueue.conf import settings
 from sqlqueue.core.new_message import OPTIONS, NewMessage, OnConflict, PublishOptions
 from sqlqueue.core.unique_for import UniqueFor
-from sqlqueue.database import weight
+from sqlqueue.database.gate import insert_one, row_size
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.log import Log, current_log, home_log
+from sqlqueue.database.sizes import chunks
+from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import spread_publish
-from sqlqueue.log.adding import add_all, add_offer, add_row, notify_of
-from sqlqueue.log.conflicts import Offer
-from sqlqueue.log.offers import OfferMaker, checked_due, offer_maker
-from sqlqueue.log.placement import destination, destination_on_commit
-from sqlqueue.log.published import CREATED, IGNORED, Published, PublishedMany, Status
-from sqlqueue.log.topics import planned, to_publish
+from sqlqueue.log.adding import add_row, add_rows
+from sqlqueue.log.notifier import notify_after_commit
+from sqlqueue.log.placement import chooser, destination, destination_on_commit
+from sqlqueue.log.published import CREATED, IGNORED, STATUSES, Published, PublishedMany, Status
+from sqlqueue.log.published_topic import PublishedTopic
+from sqlqueue.log.topics import planned, published_topic
 from sqlqueue.signals import announce, message_published
 from sqlqueue.tracing import propagation
 from sqlqueue.twins import async_twin, refuse_in_async
@@ -28,8 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 MOST_AT_ONCE = 1_000  # messages of an iterator that are in memory
-STATUSES: tuple[Status, ...] = get_args(Status)
-__all__ = ["Published", "PublishedMany", "check", "checked_due", "publish", "publish_many", "publish_on_commit"]
+__all__ = ["Published", "PublishedMany", "check", "publish", "publish_many", "publish_on_commit"]
 
 
 def publish(
@@ -85,8 +86,11 @@ def publish(
 def publish_message(
     topic: str, message: NewMessage, reply_kept: float | None = None, relay: bool = False, log: Log | None = None
 ) -> Published:
-    """Publish one message, as publish does. reply_kept: for how many seconds what comes of it is stored, for a caller
-    that waits for a reply; None if none does. log: the one that was chosen for it already."""
+    """Publish one message, as publish does.
+
+    reply_kept: for how many seconds what comes of it is stored, for a caller that waits for a reply; None if none does
+    log: the one that was chosen for it already
+    """
     sending = propagation.sending(topic)
     if sending is None:
         return _publish(topic, message, message.headers, reply_kept, relay, log)
@@ -99,28 +103,22 @@ def publish_message(
 def _publish(
     topic: str, message: NewMessage, headers: Any, reply_kept: float | None, relay: bool, log: Log | None
 ) -> Published:
-    if log is not None or not settings.several:
-        return _publish_at(log or current_log(), topic, message, headers, reply_kept)
-
-    to = destination(topic, message.key, message.id, relay)
-    if to.relay:
-        return spread_publish.relay_one(topic, message, headers, to)
-    return _publish_at(to.log, topic, message, headers, reply_kept)
-
-
-def _publish_at(log: Log, topic: str, message: NewMessage, headers: Any, reply_kept: float | None) -> Published:
-    maker = offer_maker(log, to_publish(log, topic))
-    row = maker.plain_row(message, headers) if reply_kept is None else None
-    if row is not None:
-        published = Published(add_row(log, row), row.id, CREATED, log.label)
-        announce(message_published, publish, topic=topic, count=1, database=published.database)
-        return published
-    offer = maker.offer(message, headers, reply_kept)
-    offset, id, status = add_offer(log, offer)
-    database = log.label
-    if status != IGNORED and notify_of(log, [offer]):
-        announce(message_published, publish, topic=topic, count=1, database=database)
-    return Published(offset, id, status, database)
+    if log is None and settings.several:
+        to = destination(topic, message.key, message.id, relay)
+        if to.relay:
+            return spread_publish.relay_one(topic, message, headers, to)
+        log = to.log
+    log = log or current_log()
+    to_topic = published_topic(log, topic)
+    row = to_topic.row(message, headers, reply_kept)
+    if row.named or row.scheduled_for is not None or row.unique_for is not None:
+        offset, id, status = add_row(log, row)
+    else:  # as add_row does, in fewer steps
+        offset, id, status = insert_one(log, row)[0], row.id, CREATED
+        notify_after_commit(log, (row,))
+    if status != IGNORED and row.scheduled_for is None:
+        announce(message_published, publish, topic=topic, count=1, database=to_topic.label)
+    return Published(offset, id, status, to_topic.label)
 
 
 def publish_many(topic: str, messages: Iterable[NewMessage | Any], *, relay: bool = False) -> PublishedMany:
@@ -138,7 +136,7 @@ def publish_many(topic: str, messages: Iterable[NewMessage | Any], *, relay: boo
     refuse_in_async("publish_many", "await apublish_many(…)")
     sending = propagation.sending(topic)
     if sending is None:
-        return _publish_many(topic, messages, None, relay)
+        return _publish_many(topic, messages, lambda headers: headers, relay)
     with sending:
         published = _publish_many(topic, messages, sending.headers, relay)
         sending.sent(None, published.created + published.updated + published.ignored)
@@ -146,56 +144,42 @@ def publish_many(topic: str, messages: Iterable[NewMessage | Any], *, relay: boo
 
 
 def _publish_many(
-    topic: str, messages: Iterable[NewMessage | Any], traced: Callable[[Any], Any] | None, relay: bool
+    topic: str, messages: Iterable[NewMessage | Any], traced: Callable[[Any], Any], relay: bool
 ) -> PublishedMany:
-    """traced: returns the headers to store for those of a message; None: the same."""
-    if not settings.several:
-        return _publish_many_at(current_log(), topic, messages, traced)
-
-    to = spread_publish.only_destination(topic, relay)
-    if to is None or to.relay:
-        return spread_publish.publish_many(topic, messages, traced, relay)
-    return _publish_many_at(to.log, topic, messages, traced)
-
-
-def _publish_many_at(
-    log: Log, topic: str, messages: Iterable[NewMessage | Any], traced: Callable[[Any], Any] | None
-) -> PublishedMany:
-    checked = _checked(log, topic, messages, traced)
-    if not isinstance(messages, Iterator):
-        statuses, ids, entered = add_all(log, list(checked))
-        published = PublishedMany(ids, statuses, *map(statuses.count, STATUSES))
+    """traced: returns the headers to store for those of a message."""
+    new = (message if isinstance(message, NewMessage) else NewMessage(message) for message in messages)
+    log = current_log()
+    if settings.several:
+        to = chooser(topic, relay)("", None) if len(settings.databases_of(topic)) == 1 else None
+        if to is None or to.relay:
+            if isinstance(messages, Iterator):
+                raise InvalidMessage(
+                    f"topic {topic!r} is on several databases, so an iterator cannot be published in one transaction:"
+                    " give lists"
+                )
+            return spread_publish.publish_many(topic, list(new), traced, relay, publish_many)
+        log = to.log
+    to_topic = published_topic(log, topic)
+    rows = (to_topic.row(message, traced(message.headers)) for message in new)
+    if isinstance(messages, Iterator):
+        published, entered = _publish_stream(log, rows)
     else:
-        entered, published = _publish_stream(log, checked)
+        statuses, ids, entered = add_rows(log, list(rows))
+        published = PublishedMany.of(statuses, ids)
     if entered:
-        announce(message_published, publish_many, topic=topic, count=entered, database=log.label)
+        announce(message_published, publish_many, topic=topic, count=entered, database=to_topic.label)
     return published
 
 
-def _publish_stream(log: Log, messages: Iterator[LogRow | Offer]) -> tuple[int, PublishedMany]:
+def _publish_stream(log: Log, rows: Iterable[LogRow]) -> tuple[PublishedMany, int]:
     entered = 0
     counts: Counter[Status] = Counter()
     with log.atomic():
-        for some in weight.as_they_come(messages, MOST_AT_ONCE, weight.STATEMENT, _size):
-            statuses, _, of_these = add_all(log, some)
+        for some in chunks(log, rows, MOST_AT_ONCE, row_size):
+            statuses, _, of_these = add_rows(log, some)
             counts.update(statuses)
             entered += of_these
-    return entered, PublishedMany(None, None, *(counts[status] for status in STATUSES))
-
-
-def _size(message: LogRow | Offer) -> int:
-    return len(message.payload) if isinstance(message, LogRow) else message.message.row.size
-
-
-def _checked(
-    log: Log, topic: str, messages: Iterable[NewMessage | Any], traced: Callable[[Any], Any] | None
-) -> Iterator[LogRow | Offer]:
-    maker = offer_maker(log, to_publish(log, topic))
-    plain_row = maker.plain_row
-    for message in messages:
-        new = message if isinstance(message, NewMessage) else NewMessage(message)
-        headers = new.headers if traced is None else traced(new.headers)
-        yield plain_row(new, headers) or maker.offer(new, headers)
+    return PublishedMany(None, None, *(counts[status] for status in STATUSES)), entered
 
 
 apublish = async_twin(publish)
@@ -205,10 +189,10 @@ apublish_many = async_twin(publish_many)
 def check(topic: str, messages: Iterable[NewMessage | Any]) -> None:
     """Raise what publish_many would raise for these messages; publish none, and create no topic."""
     log = home_log()
-    offer = OfferMaker(log, planned(log, topic)).offer
+    row = PublishedTopic(log, planned(log, topic)).row
     for message in messages:
         new = message if isinstance(message, NewMessage) else NewMessage(message)
-        offer(new, new.headers)
+        row(new, new.headers)
 
 
 def publish_on_commit(topic: str, payload: Any, **options: Unpack[PublishOptions]) -> None:
@@ -229,8 +213,8 @@ def publish_on_commit(topic: str, payload: Any, **options: Unpack[PublishOptions
         info = planned(log, topic)
         hook = propagation.bound(lambda: publish_message(topic, message, log=log))
     else:
-        info = to_publish(log, topic)
+        info = published_topic(log, topic).info
         hook = propagation.bound(lambda: publish(topic, payload, **options))
-    OfferMaker(committed, info).offer(message, message.headers)
+    PublishedTopic(committed, info).row(message, message.headers)
     # An error would keep the caller's later hooks from running, after its commit: Django logs it instead.
     committed.on_commit(hook, robust=committed.connection.in_atomic_block)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 Status = Literal["created", "updated", "ignored"]
 
 CREATED: Final = "created"
 UPDATED: Final = "updated"
 IGNORED: Final = "ignored"
+STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +47,8 @@ class PublishedMany:
     created: int
     updated: int
     ignored: int
+
+    @classmethod
+    def of(cls, statuses: Sequence[Status] = (), ids: Sequence[str] = ()) -> PublishedMany:
+        """Return what publish_many returns for messages with these statuses and ids."""
+        return cls(list(ids), list(statuses), *(statuses.count(status) for status in STATUSES))

@@ -23,11 +23,10 @@ from sqlqueue.database.gate import insert_many
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.limits import check_row
 from sqlqueue.database.log import Log, all_logs, logs_of
-from sqlqueue.database.scheduling import Due
 from sqlqueue.exceptions import InvalidMessage
-from sqlqueue.log.conflicts import Offer, add_many
+from sqlqueue.log.conflicts import add_many
 from sqlqueue.log.notifier import notify_after_commit
-from sqlqueue.log.topics import to_publish, topic_info
+from sqlqueue.log.topics import published_topic, topic_info
 from sqlqueue.models import Message
 
 # Index: the unique key of both.
@@ -59,29 +58,29 @@ class Waiting(NamedTuple):
 # -- where it begins --------------------------------------------------------------------------------------------------
 
 
-def add(source: Log, target: Log, offers: Sequence[Offer]) -> None:
+def add(source: Log, target: Log, messages: Sequence[LogRow]) -> None:
     """Let messages go their way to a database, in the caller's transaction.
 
     Raises InvalidMessage for what only their own database could answer."""
-    rows = [_on_its_way(target, offer) for offer in offers]
+    rows = [_on_its_way(target, row) for row in messages]
     topic_info(source, relay_topic(target.alias))
     insert_many(source, rows, may_repeat=False)
     notify_after_commit(source, rows)
 
 
-def _on_its_way(target: Log, offer: Offer) -> LogRow:
-    row, delay, at = offer.message
-    if offer.unique_for is not None:
+def _on_its_way(target: Log, row: LogRow) -> LogRow:
+    if row.unique_for is not None:
         raise InvalidMessage(
             f"topic {row.topic!r}: unique_for cannot be relayed, for only the key's own database knows what is pending:"
             " give unique_for=False, or use publish_on_commit"
         )
-    if offer.replace:
+    if row.replace:
         raise InvalidMessage(
             f"topic {row.topic!r}: on_conflict='replace' cannot be relayed, for only the key's own database knows what "
             "is scheduled: leave it out, or use publish_on_commit"
         )
-    due = None if at is None else at.isoformat()
+    at = row.scheduled_for
+    due, delay = (at.isoformat(), None) if isinstance(at, datetime) else (None, at)
     relayed = Relayed(row.topic, row.id, row.key, row.priority, row.target_group, due, delay, row.expires)
     return row._replace(
         topic=relay_topic(target.alias),
@@ -91,6 +90,8 @@ def _on_its_way(target: Log, offer: Offer) -> LogRow:
         headers=encode_headers(with_relayed(decode(row.headers), relayed)),
         target_group="",
         expires=None,
+        scheduled_for=None,
+        named=False,
     )
 
 
@@ -108,16 +109,16 @@ def arrive(source: Log, target: Log, messages: Sequence[FetchedMessage]) -> None
         new = _not_arrived(source, position, messages)
         if not new:
             return
-        offers = _offers(source, target, new)
-        if retries.run(target, _arrive, source, target, position, Position(new[-1].offset, new[-1].id), offers):
+        rows = _rows(source, target, new)
+        if retries.run(target, _arrive, source, target, position, Position(new[-1].offset, new[-1].id), rows):
             return
 
 
-def _arrive(source: Log, target: Log, before: Position, after: Position, offers: Sequence[Offer]) -> bool:
+def _arrive(source: Log, target: Log, before: Position, after: Position, rows: Sequence[LogRow]) -> bool:
     if not target.execute(RAISE, (*after, source.alias, PARTITION, *before)).rowcount:
         return False  # another process has brought some
-    add_many(target, offers)
-    notify_after_commit(target, [offer.message.row for offer in offers if not offer.scheduled])
+    add_many(target, rows)
+    notify_after_commit(target, [row for row in rows if row.scheduled_for is None])
     return True
 
 
@@ -147,13 +148,13 @@ def _not_arrived(source: Log, position: Position, messages: Sequence[FetchedMess
     return [one for one in messages if one.offset > position.offset or one.id in there]
 
 
-def _offers(source: Log, target: Log, messages: Sequence[FetchedMessage]) -> list[Offer]:
+def _rows(source: Log, target: Log, messages: Sequence[FetchedMessage]) -> list[LogRow]:
     """Return messages as they are published on their database."""
-    found: list[Offer] = []
+    found: list[LogRow] = []
     now: datetime | None = None
     for one in messages:
         relayed, headers = without_relayed(decode(one.headers))
-        info = to_publish(target, relayed.topic)
+        info = published_topic(target, relayed.topic).info
         if not 0 <= relayed.priority < info.priorities:
             raise InvalidMessage(
                 f"priority {relayed.priority} is not one of topic {relayed.topic!r}, which has {info.priorities}"
@@ -177,9 +178,11 @@ def _offers(source: Log, target: Log, messages: Sequence[FetchedMessage]) -> lis
             relayed.group,
             body=None if one.body is None else bytes(one.body),
             expires=expires,
+            scheduled_for=due,
+            named=True,
         )
         check_row(target, row, settings.MAX_PAYLOAD_BYTES)
-        found.append(Offer(Due(row, None, due), named=True, replace=False, scheduled=due is not None))
+        found.append(row)
     return found
 
 

@@ -14,10 +14,10 @@ from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import ACKED, DEAD, SUCCESS, Outcome, charged
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import Attempt, SettlePlan
-from sqlqueue.database.chunks import insert_all
 from sqlqueue.database.error_codes import FOR_GOOD, classify
 from sqlqueue.database.limits import check_result
 from sqlqueue.database.log import Log
+from sqlqueue.database.sizes import insert_all
 from sqlqueue.exceptions import InvalidMessage, InvalidResult
 from sqlqueue.log.encoding import encode
 

@@ -24,8 +24,8 @@ from sqlqueue.database.limits import check_size, check_storable
 from sqlqueue.database.log import Log
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.server_identity import forget_session
+from sqlqueue.database.sizes import LIGHT
 from sqlqueue.database.validation import refuse_dead_letters
-from sqlqueue.database.weight import LIGHT
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE, InvalidMessage, SqlqueueError
 from sqlqueue.log import batch_parts
 from sqlqueue.log.notifier import notify_after_commit

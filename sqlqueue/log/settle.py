@@ -14,11 +14,10 @@ from sqlqueue.core.outcomes import ACKED, POSTPONED, Outcome
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import RowWrite, SettledAttempt, SettlePlan, SettleResult
 from sqlqueue.database import retries
-from sqlqueue.database.chunks import insert_all
 from sqlqueue.database.gate import insert_failed
 from sqlqueue.database.insert_sql import FailedRow, LogRow, Stored
 from sqlqueue.database.log import Log
-from sqlqueue.database.weight import LIGHT, weight
+from sqlqueue.database.sizes import LIGHT, insert_all, size
 from sqlqueue.log import batch_counts, blocked_ranges, fence, progress, task_states, topics
 from sqlqueue.log.results import are_asked_for, write_results
 
@@ -205,7 +204,7 @@ def _write_dead_letters(log: Log, plan: SettlePlan) -> None:
         payload, headers = as_text(message.payload), as_text(message.headers)
         partition = ref.partition % dead_letter_topic.partitions
         row = LogRow(dead_letter_topic.name, partition, 0, message.key, copy_id, payload or "null", headers, "")
-        if message.body is not None or weight(row) > LIGHT:  # with its error it may be more than one packet takes
+        if message.body is not None or size(row) > LIGHT:  # with its error it may be more than one packet takes
             row = row._replace(payload=Stored("sqlqueue_message", "offset", message.offset), headers=None)
         failed = FailedRow(attempts, error, ref.topic, message.offset, ref.group, fingerprint(error))
         if not insert_failed(log, row, failed):  # an operator has discarded it, or its replay has begun

@@ -2,129 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from django.db import Error
 
-from sqlqueue.conf import settings
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database import retries
+from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.retries import ErrorKind
-from sqlqueue.exceptions import InvalidMessage, PartlyPublished
+from sqlqueue.exceptions import PartlyPublished
 from sqlqueue.log import relay as relays
-from sqlqueue.log.adding import add_offers, notify_of
-from sqlqueue.log.conflicts import Offer
-from sqlqueue.log.offers import OfferMaker
+from sqlqueue.log.adding import add_rows
 from sqlqueue.log.placement import Destination, chooser, open_logs
-from sqlqueue.log.published import CREATED, IGNORED, UPDATED, Published, PublishedMany, Status
-from sqlqueue.log.topics import planned, to_publish
+from sqlqueue.log.published import CREATED, Published, PublishedMany, Status
+from sqlqueue.log.published_topic import PublishedTopic
+from sqlqueue.log.topics import planned, published_topic
 from sqlqueue.signals import announce, message_published
 
 
 def relay_one(topic: str, message: NewMessage, headers: Any, to: Destination) -> Published:
     """Let a message wait in the caller's transaction for its way to its database."""
-    assert to.relay is not None
-    offer = _offer(topic, message, headers, to)
-    relays.add(to.relay, to.log, [offer])
-    return Published(None, offer.message.row.id, CREATED, to.log.alias)
-
-
-def only_destination(topic: str, relay: bool) -> Destination | None:
-    """Return where all messages of a topic go, if it is on one database; else None."""
-    return chooser(topic, relay)("", None) if len(settings.databases_of(topic)) == 1 else None
-
-
-def _no_iterator(topic: str) -> InvalidMessage:
-    return InvalidMessage(
-        f"topic {topic!r} is on several databases, so an iterator cannot be published in one transaction: give lists"
-    )
+    row = _topic(topic, to).row(message, headers)
+    _add(to, [row])
+    return Published(None, row.id, CREATED, to.log.alias)
 
 
 def publish_many(
-    topic: str, messages: Iterable[NewMessage | Any], traced: Callable[[Any], Any] | None, relay: bool
+    topic: str, messages: Sequence[NewMessage], traced: Callable[[Any], Any], relay: bool, sender: object
 ) -> PublishedMany:
-    """Publish many messages, each on its database."""
-    if isinstance(messages, Iterator):
-        raise _no_iterator(topic)
-    new = [message if isinstance(message, NewMessage) else NewMessage(message) for message in messages]
+    """Publish many messages, each on its database: all or none of those of each.
+
+    traced: returns the headers to store for those of a message
+    sender: of the signal
+
+    Raises InvalidMessage before one is published, and PartlyPublished if some databases have failed and others not.
+    """
     choose = chooser(topic, relay)
-    destinations = [choose(message.key, message.id) for message in new]
-    if relay and len(set(destinations)) > 1 and not open_logs():
-        with destinations[0].log.atomic():
-            return publish_many(topic, new, traced, relay)
-    headers = [message.headers if traced is None else traced(message.headers) for message in new]
-    call = _Call(topic, new, headers, destinations)
-    call.check()  # all of them, before one is published
-    return call.run()
+    parts: dict[Destination, list[int]] = {}
+    for index, message in enumerate(messages):
+        parts.setdefault(choose(message.key, message.id), []).append(index)
+    if relay and len(parts) > 1 and not open_logs():
+        with next(iter(parts)).log.atomic():
+            return publish_many(topic, messages, traced, relay, sender)
+
+    rows: dict[Destination, list[LogRow]] = {}
+    published: dict[int, tuple[Status, str]] = {}
+    failed: dict[Destination, Error] = {}
+
+    def encode(to: Destination, indexes: Sequence[int]) -> None:
+        row = _topic(topic, to).row
+        rows[to] = [row(messages[index], traced(messages[index].headers)) for index in indexes]
+
+    def add(to: Destination, indexes: Sequence[int]) -> None:
+        statuses, ids, entered = _add(to, rows[to])
+        published.update(zip(indexes, zip(statuses, ids)))
+        if entered:
+            announce(message_published, sender, topic=topic, count=entered, database=to.log.label)
+
+    _each(parts, failed, encode)
+    _each(parts, failed, add)
+    if failed:
+        if len(failed) == len(parts):
+            raise next(iter(failed.values()))
+        unpublished = sorted(index for to in failed for index in parts[to])
+        raise PartlyPublished(topic, {to.log.alias: error for to, error in failed.items()}, unpublished)
+    return PublishedMany.of(*zip(*(published[index] for index in range(len(messages)))))
 
 
-def _offer(topic: str, message: NewMessage, headers: Any, to: Destination) -> Offer:
-    log = to.relay or to.log
-    info = planned(log, topic) if to.relay else to_publish(log, topic)
-    return OfferMaker(log, info).offer(message, headers)
+def _each(
+    parts: Mapping[Destination, list[int]],
+    failed: dict[Destination, Error],
+    do: Callable[[Destination, Sequence[int]], None],
+) -> None:
+    """Do something with the messages of each database that has not failed. One that does not answer fails alone, unless
+    the caller has a transaction open, or there is no other one."""
+    for to, indexes in parts.items():
+        if to in failed:
+            continue
+        try:
+            do(to, indexes)
+        except Error as error:
+            if open_logs() or len(parts) == 1:
+                raise
+            if retries.classify(error) is ErrorKind.GONE:
+                retries.drop_connection(to.log)
+            failed[to] = error
 
 
-class _Call:
-    """One call of publish_many: its messages by where they go. A database that does not answer fails alone."""
+def _topic(name: str, to: Destination) -> PublishedTopic:
+    return PublishedTopic(to.relay, planned(to.relay, name)) if to.relay else published_topic(to.log, name)
 
-    def __init__(
-        self, topic: str, messages: Sequence[NewMessage], headers: Sequence[Any], destinations: Sequence[Destination]
-    ):
-        self.topic, self.messages, self.headers = topic, messages, headers
-        self.parts: dict[Destination, list[int]] = {}
-        for index, to in enumerate(destinations):
-            self.parts.setdefault(to, []).append(index)
-        self.offers: dict[int, Offer] = {}
-        self.statuses: list[Status] = [CREATED] * len(messages)
-        self.ids = [""] * len(messages)
-        self.failed: dict[Destination, Error] = {}
-        self.unpublished: list[int] = []
 
-    def check(self) -> None:
-        """Check and encode all messages. Raises InvalidMessage."""
-        self._each(self._encode)
-
-    def run(self) -> PublishedMany:
-        """Publish them."""
-        self._each(self._add)
-        if self.failed:
-            if len(self.unpublished) == len(self.messages):
-                raise next(iter(self.failed.values()))
-            failed = {to.log.alias: error for to, error in self.failed.items()}
-            raise PartlyPublished(self.topic, failed, sorted(self.unpublished))
-        counts = (self.statuses.count(status) for status in (CREATED, UPDATED, IGNORED))
-        return PublishedMany(self.ids, self.statuses, *counts)
-
-    def _each(self, do: Callable[[Destination, Sequence[int]], None]) -> None:
-        for to, indexes in list(self.parts.items()):
-            try:
-                if to in self.failed:
-                    raise self.failed[to]
-                do(to, indexes)
-            except Error as error:
-                if open_logs() or len(self.messages) == len(indexes):
-                    raise
-                if retries.classify(error) is ErrorKind.GONE:
-                    retries.drop_connection(to.log)
-                self.failed[to] = error
-                self.unpublished += indexes
-                del self.parts[to]
-
-    def _encode(self, to: Destination, indexes: Sequence[int]) -> None:
-        for index in indexes:
-            self.offers[index] = _offer(self.topic, self.messages[index], self.headers[index], to)
-
-    def _add(self, to: Destination, indexes: Sequence[int]) -> None:
-        offers = [self.offers[index] for index in indexes]
-        if to.relay:
-            relays.add(to.relay, to.log, offers)
-            statuses: list[Status] = [CREATED] * len(offers)
-            ids = [offer.message.row.id for offer in offers]
-        else:
-            statuses, ids = add_offers(to.log, offers)
-            added = [offer for offer, status in zip(offers, statuses) if status != IGNORED]
-            if entered := notify_of(to.log, added):
-                announce(message_published, publish_many, topic=self.topic, count=entered, database=to.log)
-        for index, status, id in zip(indexes, statuses, ids):
-            self.statuses[index], self.ids[index] = status, id
+def _add(to: Destination, rows: Sequence[LogRow]) -> tuple[list[Status], list[str], int]:
+    if not to.relay:
+        return add_rows(to.log, rows)
+    relays.add(to.relay, to.log, rows)
+    return [CREATED] * len(rows), [row.id for row in rows], 0

@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
+from django.db import Error
+
 from sqlqueue.conf import settings
-from sqlqueue.core.keys import checked_topic
+from sqlqueue.core.databases import SEPARATOR, as_stored
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic
+from sqlqueue.core.periodic import PERIODIC_TOPIC
 from sqlqueue.core.relay import is_relay_topic
+from sqlqueue.database import retries
+from sqlqueue.database.aside import aside
 from sqlqueue.database.known_layouts import forget_layouts
-from sqlqueue.database.log import Log
+from sqlqueue.database.log import Log, all_logs, logs_of
 from sqlqueue.database.server_identity import forget_named
 from sqlqueue.database.session_guard import refuse_changing_session
 from sqlqueue.database.transactions import remember_once_committed
-from sqlqueue.database.validation import TopicInfo, refuse_dead_letters
+from sqlqueue.database.validation import CREATE_TOPIC, STORED_TOPIC, TopicInfo, refuse_dead_letters, undeclared
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log.stored_topics import (
-    existing,
-    insert,
-    is_declared,
-    refuse_moved,
-    refuse_other_list,
-    require_declared,
-    stored,
-    stored_aside,
-)
-from sqlqueue.models import dead_letter_topic
-
-__all__ = [
-    "dead_letters",
-    "existing",
-    "forget_topics",
-    "is_declared",
-    "planned",
-    "require_declared",
-    "to_publish",
-    "topic_info",
-]
+from sqlqueue.log.published_topic import PublishedTopic
+from sqlqueue.models import Topic, dead_letter_topic
 
 _known: dict[tuple[Log, str], TopicInfo] = {}
-_to_publish: dict[tuple[Log, str], TopicInfo] = {}
+_published: dict[tuple[Log, str], PublishedTopic] = {}
+
+
+def published_topic(log: Log, name: str) -> PublishedTopic:
+    """Return what a publisher knows of a topic; create it from the settings if it is new. Remembered once committed,
+    until the settings are read again.
+
+    Raises ConfigurationError for a topic that is not declared, or that only the queue itself publishes to, or that was
+    first used on other databases than the settings say, and for a connection that changes values.
+    """
+    refuse_changing_session(log)
+    try:
+        found = _published.get((log, name))
+    except TypeError:  # the name is a list, for example
+        found = None
+    if found is not None and found.reading is settings.reading:
+        return found
+    refuse_own(name)
+    info = topic_info(log, name)
+    refuse_other_list(log, info)
+    found = PublishedTopic(log, info)
+    remember_once_committed(log, _published, (log, name), found)
+    return found
 
 
 def topic_info(log: Log, name: str) -> TopicInfo:
@@ -48,21 +59,6 @@ def topic_info(log: Log, name: str) -> TopicInfo:
         pass
     checked_topic(name)
     return _info(log, name, None)
-
-
-def to_publish(log: Log, name: str) -> TopicInfo:
-    """Return the same for publish(). Raises ConfigurationError also for a dead-letter topic, for a connection that
-    changes values, and for a topic that was first used on other databases than the settings say."""
-    refuse_changing_session(log)
-    try:
-        return _to_publish[log, name]
-    except (KeyError, TypeError):
-        pass
-    refuse_own(name)
-    info = topic_info(log, name)
-    refuse_other_list(log, info)
-    remember_once_committed(log, _to_publish, (log, name), info)
-    return info
 
 
 def planned(log: Log, name: str) -> TopicInfo:
@@ -89,7 +85,7 @@ def dead_letters(log: Log, topic: str) -> TopicInfo:
 def _info(log: Log, name: str, partitions: int | None) -> TopicInfo:
     info = stored(log, name)
     if info is None and partitions is None and (settings.several or not is_declared(log, name)):
-        info = stored_aside(log, name)  # the caller's snapshot may be older than the row
+        info = stored(log, name, committed=True)  # the caller's snapshot may be older than the row
         if info is None:
             require_declared(log, name)
             if settings.several and not is_relay_topic(name):
@@ -102,6 +98,117 @@ def _info(log: Log, name: str, partitions: int | None) -> TopicInfo:
 def forget_topics() -> None:
     """Forget all topics, so that they are looked up again: for tests that empty the table or change settings."""
     _known.clear()
-    _to_publish.clear()
+    _published.clear()
     forget_layouts()
     forget_named()
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+
+
+def is_declared(log: Log, name: str) -> bool:
+    """Tell whether a topic may be used: TOPICS names it, another setting declares it, it exists, it is that of periodic
+    schedules, or STRICT_TOPICS is off. A dead-letter topic is declared with its topic."""
+    return not settings.STRICT_TOPICS or is_known(log, name)
+
+
+def is_known(log: Log, name: str) -> bool:
+    """Tell the same, whatever STRICT_TOPICS is."""
+    own = name.removesuffix(DEAD_LETTER_SUFFIX)
+    return (
+        settings.names(name)
+        or settings.declares(own)
+        or own == PERIODIC_TOPIC
+        or is_relay_topic(own)
+        or bool(existing(log, {name}))
+    )
+
+
+def existing(log: Log, names: Collection[str]) -> set[str]:
+    """Return those of the topics that exist; a dead-letter topic also counts if its topic exists."""
+    own = {name: name.removesuffix(DEAD_LETTER_SUFFIX) for name in names}
+    found = Topic.objects.using(log.alias).filter(name__in={*own, *own.values()})
+    there = set(found.values_list("name", flat=True))
+    return {name for name in names if name in there or own[name] in there}
+
+
+def require_declared(log: Log, name: str) -> None:
+    """Raise ConfigurationError for a topic that is not declared; the error suggests the nearest name."""
+    if not is_declared(log, name):
+        raise undeclared(name, known(log))
+
+
+def known(log: Log) -> set[str]:
+    """Return the names of the topics that exist, or that TOPICS names."""
+    there = Topic.objects.using(log.alias).exclude(name__endswith=DEAD_LETTER_SUFFIX).values_list("name", flat=True)
+    return {*settings.TOPICS, *there}
+
+
+def stored(log: Log, name: str, committed: bool = False) -> TopicInfo | None:
+    """Return a topic as this log has it, None if it has not. committed: as last committed, where the caller's snapshot
+    may be older than the row."""
+    if not committed:
+        return _topic_of(log.execute(STORED_TOPIC, (name,)))
+    with aside(log) as run:
+        return _topic_of(run(STORED_TOPIC, (name,)))
+
+
+def insert(log: Log, name: str, partitions: int | None) -> TopicInfo:
+    """Insert a topic's row if there is none, and return what is stored.
+
+    Inside a caller's transaction it uses a separate connection, so that a long transaction which happens to publish
+    first does not hold up other publishers of the topic.
+    """
+    info = None
+    with aside(log) as run:
+        while info is None:  # a row that was there may be dropped before it is read
+            run(CREATE_TOPIC + log.dialect.ignore("name"), _values(name, partitions))
+            # Here, for the caller's snapshot may be older than the row.
+            info = _topic_of(run(STORED_TOPIC, (name,)))
+    return info
+
+
+def refuse_other_list(log: Log, info: TopicInfo) -> None:
+    """Raise ConfigurationError if a log has a topic on other databases than the settings say: of a key some messages
+    would be on one of them, and some on another."""
+    if info.databases != as_stored(settings.databases_of(info.name)):
+        raise _other_list(log, info)
+
+
+def refuse_moved(log: Log, name: str) -> None:
+    """Raise ConfigurationError for a topic that is new to a log, and that another one has on other databases than the
+    settings say now. Those that do not answer are not asked."""
+    wanted = as_stored(settings.databases_of(name))
+    for other in all_logs():
+        try:
+            info = None if other == log else stored(other, name, committed=True)
+        except Error as error:
+            if not retries.unreachable(other, error):
+                raise
+            continue
+        if info is not None and (info.databases != wanted or other not in logs_of(name)):
+            raise _other_list(other, info)
+
+
+def _other_list(log: Log, info: TopicInfo) -> ConfigurationError:
+    used = info.databases.replace(SEPARATOR, ", ") or log.alias
+    name, wanted = info.name, ", ".join(settings.databases_of(info.name))
+    return ConfigurationError(
+        f"topic {name!r} was first used on {used}, as its row on {log.alias!r} says, and the settings say {wanted}: its"
+        f" keys would move, and their order be lost. Let TOPICS[{name!r}]['databases'] name the same in every process;"
+        f" to move the topic, drain it there, and `queuetopic create {name}` on each of its new databases"
+        " (docs/databases.md)"
+    )
+
+
+def _topic_of(cursor: Any) -> TopicInfo | None:
+    row = cursor.fetchone()
+    return TopicInfo(*row) if row else None
+
+
+def _values(name: str, partitions: int | None) -> tuple[Any, ...]:
+    options = settings.topic(name)
+    # Dead letters are kept until an operator replays or discards them.
+    retention = None if name.endswith(DEAD_LETTER_SUFFIX) else options.retention
+    databases = as_stored(settings.databases_of(name))
+    return name, partitions or options.partitions, options.priorities, retention, options.history, databases

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from sqlqueue.core.keys import new_id
 from sqlqueue.database import retries
 from sqlqueue.database.aside import aside
-from sqlqueue.database.chunks import in_chunks, insert_all
 from sqlqueue.database.gate import COLLECTOR, take_duty
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.log import Log
+from sqlqueue.database.sizes import chunks, insert_all
 
 TABLE = "sqlqueue_unique_message"
 INTO = f"{TABLE} (digest, topic, partition_key, message_id, published_at)"
@@ -129,7 +129,7 @@ def _hold(log: Log, rows: Mapping[str, LogRow]) -> dict[str, Held]:
     found: dict[str, Held] = {}
     syntax = log.dialect
     age = syntax.remaining("published_at")
-    for some in in_chunks(log, _values(rows.items()), CHUNK):
+    for some in chunks(log, _values(rows.items()), CHUNK):
         text = f"INSERT INTO {INTO} VALUES {', '.join([ROW] * len(some))} {syntax.upsert('digest', LOCK)}"
         if syntax.returns_inserted:
             text += f" RETURNING digest, message_id, {age}"

@@ -7,36 +7,30 @@ committed. Then everything else is as without unique_for: an id that is taken is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from sqlqueue.database import retries
+from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.log import Log
 from sqlqueue.database.scheduling import find_existing
-from sqlqueue.log.conflicts import Offer, add, add_many, add_one
+from sqlqueue.log.conflicts import add, add_many
 from sqlqueue.log.published import CREATED, IGNORED, Status
 from sqlqueue.log.unique_messages import Pending, digest_of, lock, renew
 
 T = TypeVar("T")
 
 
-class Placed(NamedTuple):
-    """What has become of an offer: the offset and the id of its message, or of the one for which it was ignored."""
-
-    offset: int | None
-    id: str
-    status: Status
-
-
-def add_unique(log: Log, offer: Offer) -> Placed:
-    """Publish one message with unique_for. After a deadlock it is run again, as far as it is no part of a caller's
+def add_unique(log: Log, row: LogRow) -> tuple[int | None, str, Status]:
+    """Publish one message with unique_for; return offset and id, of it or of the one for which it was ignored, and what
+    has become of it. After a deadlock it is run again, as far as it is no part of a caller's
     transaction."""
-    return _in_one_transaction(log, _add, log, offer)
+    return _in_one_transaction(log, _add, log, row)
 
 
-def add_unique_many(log: Log, offers: Sequence[Offer]) -> tuple[list[Status], list[str]]:
+def add_unique_many(log: Log, rows: Sequence[LogRow]) -> tuple[list[Status], list[str]]:
     """Publish messages, some of them with unique_for, all or none of them; return their statuses and ids, in their
     order. Of those of the same key each finds what the one before it has left."""
-    return _in_one_transaction(log, _add_many, log, offers)
+    return _in_one_transaction(log, _add_many, log, rows)
 
 
 def _in_one_transaction(log: Log, operation: Callable[..., T], *values: object) -> T:
@@ -45,105 +39,102 @@ def _in_one_transaction(log: Log, operation: Callable[..., T], *values: object) 
     return retries.run(log, operation, *values)
 
 
-def _digest(offer: Offer) -> str:
-    row = offer.message.row
+def _digest(row: LogRow) -> str:
     return digest_of(row.topic, row.key)
 
 
-def _keeps_out(found: Pending | None, offer: Offer) -> bool:
-    return found is not None and offer.unique_for is not None and found.age < offer.unique_for
+def _keeps_out(found: Pending | None, row: LogRow) -> bool:
+    return found is not None and row.unique_for is not None and found.age < row.unique_for
 
 
-def _add(log: Log, offer: Offer) -> Placed:
-    digest, row = _digest(offer), offer.message.row
-    locked = lock(log, {digest: row}, {digest} if offer.named else ())
+def _add(log: Log, row: LogRow) -> tuple[int | None, str, Status]:
+    digest = _digest(row)
+    locked = lock(log, {digest: row}, {digest} if row.named else ())
     found = locked.pending.get(digest)
-    if found is not None and _keeps_out(found, offer):
-        return _beside(log, offer, found)
-    offset, status = add_one(log, offer)
+    if found is not None and _keeps_out(found, row):
+        return _beside(log, row, found)
+    offset, status = add(log, row)
     if status != IGNORED and digest not in locked.added:
         renew(log, [(digest, row)])
-    return Placed(offset, row.id, status)
+    return offset, row.id, status
 
 
-def _beside(log: Log, offer: Offer, found: Pending) -> Placed:
-    """Do with an offer what is to be done while another message is pending."""
-    if not (offer.replace and found.scheduled):
-        return Placed(found.offset, found.id, IGNORED)
-    message = offer.message
-    row = message.row
-    if offer.named and row.id != found.id:
+def _beside(log: Log, row: LogRow, found: Pending) -> tuple[int | None, str, Status]:
+    """Do with a message what is to be done while another message is pending."""
+    if not (row.replace and found.scheduled):
+        return found.offset, found.id, IGNORED
+    if row.named and row.id != found.id:
         taken = find_existing(log, row).offset
         if taken is not None:
-            return Placed(taken, row.id, IGNORED)
-    row = row._replace(id=found.id)
-    offset, status = add(log, offer._replace(message=message._replace(row=row), named=True))
+            return taken, row.id, IGNORED
+    row = row._replace(id=found.id, named=True)
+    offset, status = add(log, row)
     if status == CREATED:  # it was cancelled meanwhile
-        renew(log, [(_digest(offer), row)])
-    return Placed(offset, found.id, status)
+        renew(log, [(_digest(row), row)])
+    return offset, found.id, status
 
 
-def _add_many(log: Log, offers: Sequence[Offer]) -> tuple[list[Status], list[str]]:
+def _add_many(log: Log, rows: Sequence[LogRow]) -> tuple[list[Status], list[str]]:
     with log.atomic(savepoint=False):
-        return _Call(log, offers).run()
+        return _Call(log, rows).run()
 
 
 class _Call:
     """One call of publish_many. Messages that nothing keeps out wait in `_new`, to be added in bulk."""
 
-    def __init__(self, log: Log, offers: Sequence[Offer]):
-        self.log, self.offers = log, offers
-        self.statuses: list[Status] = [CREATED] * len(offers)
-        self.ids = [offer.message.row.id for offer in offers]
-        first = {_digest(one): one for one in reversed(offers) if one.unique_for is not None}
-        named = {digest for digest, one in first.items() if one.named}
-        rows = {digest: one.message.row for digest, one in first.items()}
-        self._pending, self._added = lock(log, rows, named)
+    def __init__(self, log: Log, rows: Sequence[LogRow]):
+        self.log, self.rows = log, rows
+        self.statuses: list[Status] = [CREATED] * len(rows)
+        self.ids = [row.id for row in rows]
+        first = {_digest(row): row for row in reversed(rows) if row.unique_for is not None}
+        self._pending, self._added = lock(log, first, {digest for digest, row in first.items() if row.named})
         self._new: list[int] = []
         self._waiting: dict[str, int] = {}  # those of them that have unique_for, by digest
         self._last: dict[str, int] = {}  # the index of the last one that was added, by digest
 
     def run(self) -> tuple[list[Status], list[str]]:
         """Add them; return statuses and ids."""
-        for index, offer in enumerate(self.offers):
-            if offer.unique_for is None:
+        for index, row in enumerate(self.rows):
+            if row.unique_for is None:
                 self._new.append(index)
                 continue
-            found = self._found(offer)
-            if found is None or not _keeps_out(found, offer):
-                self._waiting[_digest(offer)] = index
+            found = self._found(row)
+            if found is None or not _keeps_out(found, row):
+                self._waiting[_digest(row)] = index
                 self._new.append(index)
             else:
-                self._put_beside(index, offer, found)
+                self._put_beside(index, row, found)
         self._add_new()
         last = [(digest, index) for digest, index in self._last.items() if digest not in self._added]
-        renew(self.log, [(digest, self.offers[index].message.row) for digest, index in last])
+        renew(self.log, [(digest, self.rows[index]) for digest, index in last])
         return self.statuses, self.ids
 
-    def _found(self, offer: Offer) -> Pending | None:
-        digest = _digest(offer)
+    def _found(self, row: LogRow) -> Pending | None:
+        digest = _digest(row)
         before = self._waiting.get(digest)
         if before is not None:
-            first = self.offers[before]
-            if not first.named and not (offer.replace and first.scheduled):  # then it is new for certain, and stays
-                return Pending(self.ids[before], None, first.scheduled, 0.0)
+            first = self.rows[before]
+            if not first.named and not (
+                row.replace and first.scheduled_for is not None
+            ):  # then it is new for certain, and stays
+                return Pending(self.ids[before], None, first.scheduled_for is not None, 0.0)
             self._add_new()
         return self._pending.get(digest)
 
-    def _put_beside(self, index: int, offer: Offer, found: Pending) -> None:
-        if offer.replace and found.scheduled:
+    def _put_beside(self, index: int, row: LogRow, found: Pending) -> None:
+        if row.replace and found.scheduled:
             self._add_new()  # those before it, to keep the order
-        offset, self.ids[index], self.statuses[index] = _beside(self.log, offer, found)
+        offset, self.ids[index], self.statuses[index] = _beside(self.log, row, found)
         if self.statuses[index] != IGNORED:
-            self._pending[_digest(offer)] = found._replace(offset=offset, scheduled=offset is None)
+            self._pending[_digest(row)] = found._replace(offset=offset, scheduled=offset is None)
 
     def _add_new(self) -> None:
         indexes, self._new = self._new, []
-        some = [self.offers[index] for index in indexes]
+        some = [self.rows[index] for index in indexes]
         for index, status in zip(indexes, add_many(self.log, some) if some else ()):
             self.statuses[index] = status
         for digest, index in self._waiting.items():
             if self.statuses[index] != IGNORED:
                 self._last[digest] = index
-                self._pending[digest] = Pending(self.ids[index], None, self.offers[index].scheduled, 0.0)
+                self._pending[digest] = Pending(self.ids[index], None, self.rows[index].scheduled_for is not None, 0.0)
         self._waiting = {}

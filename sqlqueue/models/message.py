@@ -12,12 +12,11 @@ from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.fingerprint import LENGTH
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, GROUP_LENGTH, ID_LENGTH, KEY_LENGTH
-from sqlqueue.database.chunks import in_chunks
 from sqlqueue.database.fields import DatabaseNow, ExactField, UnicodeTextField
 from sqlqueue.database.ids import FIND, IN_LOG, Identity, keys_looked_up, looked_up
 from sqlqueue.database.insert_sql import Stored
 from sqlqueue.database.log import Log
-from sqlqueue.database.weight import LIGHT
+from sqlqueue.database.sizes import LIGHT, chunks
 from sqlqueue.models.topic import TOPIC_COLUMN
 
 AT_ONCE = 500  # ids of one statement
@@ -40,7 +39,7 @@ class MessageQuerySet(models.QuerySet["Message"]):
         """Return those messages of these topics, ids and keys that are there, by the index that is unique in them, with
         their offsets and these columns. A statement for each 500; conditions of the query itself do not count."""
         found: list[Message] = []
-        for some in in_chunks(Log.of(self.db), identities, AT_ONCE):
+        for some in chunks(Log.of(self.db), identities, AT_ONCE):
             found += self.raw(*looked_up(Log.of(self.db).dialect, IN_LOG, some, ("offset", *columns)))
         return found
 

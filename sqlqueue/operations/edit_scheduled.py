@@ -24,7 +24,7 @@ from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import batch_parts, task_states
 from sqlqueue.log.batch_parts import PartKey
 from sqlqueue.log.notifier import notify_after_commit
-from sqlqueue.log.publish import checked_due
+from sqlqueue.log.published_topic import checked_due
 from sqlqueue.log.topics import planned, topic_info
 from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.operations.reschedule import Changed
@@ -146,7 +146,7 @@ def _check(log: Log, found: ScheduledMessage, texts: dict[str, Any]) -> None:
         priority=found.priority,
         group=found.target_group,
     )
-    row = log_row(log.dialect, info, message, texts.get("payload") or "null", texts.get("headers"))
+    row = log_row(info, message, texts.get("payload") or "null", texts.get("headers"))
     row = row._replace(body=texts.get("body"))
     check_row(log, row, settings.MAX_PAYLOAD_BYTES)
 

@@ -15,10 +15,10 @@ from sqlqueue.core.databases import numbered
 from sqlqueue.core.keys import partition_of
 from sqlqueue.core.outcomes import REPLAYED
 from sqlqueue.database import retries
-from sqlqueue.database.chunks import insert_all
 from sqlqueue.database.gate import insert_many
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.log import Log
+from sqlqueue.database.sizes import insert_all
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import batch_parts
 from sqlqueue.log.batch_parts import PartKey

@@ -10,7 +10,7 @@ from sqlqueue.database import retries
 from sqlqueue.database.gate import insert_many
 from sqlqueue.database.insert_sql import LogRow, Stored
 from sqlqueue.database.log import Log
-from sqlqueue.database.scheduling import Due, copy_scheduled, insert_scheduled
+from sqlqueue.database.scheduling import copy_scheduled, insert_scheduled
 from sqlqueue.exceptions import InvalidMessage, seconds
 from sqlqueue.log import batch_parts
 from sqlqueue.log.batch_parts import PartKey
@@ -73,6 +73,7 @@ def copy(log: Log, topic: str, group: str, offsets: Sequence[int], priority: int
             payload,
             headers,
             group,
+            scheduled_for=delay or None,
         )
         for message in messages
         for payload, headers in (message.to_copy(),)
@@ -80,9 +81,9 @@ def copy(log: Log, topic: str, group: str, offsets: Sequence[int], priority: int
     if delay > 0:
         for row in rows:
             if isinstance(row.payload, Stored):
-                copy_scheduled(log, row, delay)
+                copy_scheduled(log, row)
             else:
-                insert_scheduled(log, [Due(row, delay, None)])
+                insert_scheduled(log, [row])
     elif rows:
         insert_many(log, rows, may_repeat=False)
         notify_after_commit(log)

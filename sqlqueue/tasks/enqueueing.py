@@ -19,7 +19,7 @@ from sqlqueue.log import task_states
 from sqlqueue.log.batches import publish_in_block
 from sqlqueue.log.placement import open_logs
 from sqlqueue.log.published import IGNORED
-from sqlqueue.log.topics import to_publish
+from sqlqueue.log.topics import published_topic
 from sqlqueue.models import TaskState
 from sqlqueue.models.task_state import PATH_LENGTH, TASK_ID_LENGTH
 from sqlqueue.tasks.interface import InvalidTask, Task, TaskResult, normalize_json
@@ -76,7 +76,7 @@ def enqueue(
     # In the caller's transaction what is refused must not end it.
     alone = not log.connection.in_atomic_block
     with log.atomic() if alone else nullcontext():
-        stream = stream_of(priority, to_publish(log, topic).priorities)
+        stream = stream_of(priority, published_topic(log, topic).info.priorities)
         message = NewMessage(
             payload, id=payload["id"], headers={PRIORITY_HEADER: priority}, priority=stream, at=at, expires=expires
         )

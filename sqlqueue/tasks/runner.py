@@ -21,9 +21,8 @@ from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.not_run import check_has_run
 from sqlqueue.core.outcomes import VisibilityTimeout, describe, message_of, storable
 from sqlqueue.database import retries
-from sqlqueue.database.limits import packet
 from sqlqueue.database.log import current_log
-from sqlqueue.database.weight import LIGHT, OVERHEAD, weight
+from sqlqueue.database.sizes import LIGHT, OVERHEAD, packet, size
 from sqlqueue.exceptions import LeaseLost, Postpone, Reject, Retry, WorkerEnded
 from sqlqueue.log import task_states
 from sqlqueue.log.task_states import Overrun, Running, TaskFailure
@@ -144,9 +143,9 @@ class _Attempt:
         text = json.dumps(normalize_json(value), allow_nan=False)
         if len(text) > (most := settings.MAX_PAYLOAD_BYTES):
             raise ValueError(f"the return value has {len(text)} bytes as JSON; {most} is the most that is stored")
-        if (size := weight((text, self.state.errors)) + OVERHEAD) > LIGHT and size > (most := self._packet()):
+        if (to_send := size((text, self.state.errors)) + OVERHEAD) > LIGHT and to_send > (most := self._packet()):
             raise ValueError(
-                f"the return value takes {size} bytes to store; the server takes {most} at once (max_allowed_packet)"
+                f"the return value takes {to_send} bytes to store; the server takes {most} at once (max_allowed_packet)"
             )
         return text
 

@@ -347,7 +347,7 @@ def test_a_twin_looks_like_its_function(twin: Any, name: str, of: Any) -> None:
 
 
 def test_a_database_error_is_raised_in_the_callers_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sqlqueue.log import adding as module
+    from sqlqueue.log import publish as module
 
     def broken(*_: object, **__: object) -> Any:
         raise DatabaseError("the disk is full")

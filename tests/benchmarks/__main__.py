@@ -175,7 +175,7 @@ def consuming(count: int) -> Iterator[tuple[str, float, float]]:
     from sqlqueue.consumers.process import garbage
     from sqlqueue.consumers.registry import Consumer, build
     from sqlqueue.consumers.subscriber import Subscriber
-    from sqlqueue.log.stored_topics import insert
+    from sqlqueue.log.topics import insert
 
     garbage.look_less_often()  # as a consumer process does
     insert(LOG, "bench", PARTITIONS)

@@ -20,7 +20,7 @@ HANDLERS: dict[str, dict[str, Any]] = {
 
 def settling(members: int, processes: int, partitions: int, payload: Any) -> Iterator[tuple[str, float, float]]:
     """Yield (what, messages a second, messages a second without a batch)."""
-    from sqlqueue.log.stored_topics import insert
+    from sqlqueue.log.topics import insert
 
     for number, name in enumerate(HANDLERS):
         best = {False: 0.0, True: 0.0}

@@ -60,7 +60,7 @@ def measure(messages: int, payload: dict[str, str]) -> None:
     from sqlqueue import NewMessage, publish_many
     from sqlqueue.database.horizon import Horizon
     from sqlqueue.log.collect import collect_topic
-    from sqlqueue.log.stored_topics import insert
+    from sqlqueue.log.topics import insert
     from sqlqueue.models import Topic
 
     def publish_some(begin: int, end: int) -> float:

@@ -54,7 +54,7 @@ def measure(count: int, rounds: int, ordering: str) -> dict[str, list[tuple[floa
     """Return for each kind, one a round, the time and the process's CPU time of a message, in µs."""
     from sqlqueue import NewMessage, publish_many
     from sqlqueue.consumers.process import garbage
-    from sqlqueue.log.stored_topics import insert
+    from sqlqueue.log.topics import insert
 
     garbage.look_less_often()  # as a consumer process does
     insert(LOG, "failing", PARTITIONS)

@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
     with migrated(arguments.database, "tests.benchmarks.settings"):
-        from sqlqueue.log.stored_topics import insert
+        from sqlqueue.log.topics import insert
 
         insert(LOG, "bench", PARTITIONS)
         publish_some(arguments.messages)

@@ -49,7 +49,7 @@ class Figure(NamedTuple):
 def filtering(count: int, partitions: int, payload: dict[str, Any]) -> Iterator[Figure]:
     """Yield what the fetches and each filter take. No message matches."""
     from sqlqueue import NewMessage, publish_many
-    from sqlqueue.log.stored_topics import insert
+    from sqlqueue.log.topics import insert
 
     insert(LOG, "filtered", partitions)
     for first in range(0, count, 1000):

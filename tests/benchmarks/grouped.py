@@ -53,7 +53,7 @@ def main() -> None:
 def measure(count: int, rounds: int, threads: int) -> dict[str, list[float]]:
     """Return the rates of each kind, one a round."""
     from sqlqueue import NewMessage, publish_many
-    from sqlqueue.log.stored_topics import insert
+    from sqlqueue.log.topics import insert
 
     insert(LOG, "inserting", PARTITIONS)
     publish_many("inserting", [NewMessage({"filler": "x" * 285}, key=f"k{n % 997}") for n in range(count)])

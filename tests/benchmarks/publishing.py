@@ -75,7 +75,7 @@ def measure(rounds: int, singles: int, server: int | None) -> dict[tuple[str, st
     from sqlqueue import NewMessage, publish, publish_many
     from sqlqueue.core.codec import JSON_OPTIONS
     from sqlqueue.core.keys import new_id, partition_of
-    from sqlqueue.log.stored_topics import insert
+    from sqlqueue.log.topics import insert
 
     insert(LOG, "published", PARTITIONS)
     encode = json.JSONEncoder(**JSON_OPTIONS).encode

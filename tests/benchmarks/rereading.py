@@ -83,7 +83,7 @@ def show(readings: dict[str, list[tuple[Reading, Reading]]], arguments: argparse
 def measure(arguments: argparse.Namespace) -> dict[str, list[tuple[Reading, Reading]]]:
     """Return for each kind of handler and round a cold reading and a warm one."""
     from sqlqueue import NewMessage, publish_many
-    from sqlqueue.log.stored_topics import insert
+    from sqlqueue.log.topics import insert
 
     messages, payload = arguments.messages, {"filler": "x" * (arguments.bytes - NAME)}
     insert(LOG, "read-again", PARTITIONS)

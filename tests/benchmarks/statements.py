@@ -78,7 +78,7 @@ def measured(rate: float, messages: int, together: int) -> Counted:
     from sqlqueue.consumers.pools import InlinePool
     from sqlqueue.consumers.registry import Consumer, build
     from sqlqueue.consumers.subscriber import Subscriber
-    from sqlqueue.log.stored_topics import insert
+    from sqlqueue.log.topics import insert
 
     insert(LOG, TOPIC, PARTITIONS)
     consumers = [Consumer(topic=TOPIC, handler=lambda _: None, **build(TOPIC, {"group": name})) for name in GROUPS]

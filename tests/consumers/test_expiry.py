@@ -23,7 +23,7 @@ from sqlqueue import (
 )
 from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.database.horizon import highest_offset
-from sqlqueue.database.weight import LIGHT
+from sqlqueue.database.sizes import LIGHT
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import groups
 from sqlqueue.log.schedule import move_due

@@ -151,7 +151,7 @@ def test_endpoints_and_gauges_tell_the_databases_apart(handler: list[Any]) -> No
 
 def test_the_site_is_ready_without_asking_a_second_database_which_may_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(responses, "_unready", lambda alias: asked.append(alias) or "")
+    monkeypatch.setattr(responses, "_unready", lambda log: asked.append(log.alias) or "")
     assert responses.ready(detailed=False).status == 200
     assert list(map(str, asked)) == [A]
 

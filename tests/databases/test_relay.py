@@ -109,17 +109,17 @@ def test_one_that_was_frozen_brings_nothing_that_another_has_brought(monkeypatch
     assert arrived() == []
 
     relayed("three")
-    offers = relay._offers
+    offers = relay._rows
 
     def overtaken(*values: Any) -> Any:
-        monkeypatch.setattr(relay, "_offers", offers)
+        monkeypatch.setattr(relay, "_rows", offers)
         found = offers(*values)
         bring()
         assert arrived() == ["three"]
         Message.objects.using(B).filter(topic="t").delete()  # collected
         return found
 
-    monkeypatch.setattr(relay, "_offers", overtaken)
+    monkeypatch.setattr(relay, "_rows", overtaken)
     bring()
     assert arrived() == []
 

@@ -236,15 +236,15 @@ class TestAStream:
 
     def test_is_not_held_in_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
         sizes: list[int] = []
-        add_all = adding.add_all
+        add_rows = adding.add_rows
 
         def note(log: Log, messages: Any) -> Any:
             sizes.append(len(messages))
-            return add_all(log, messages)
+            return add_rows(log, messages)
 
-        monkeypatch.setattr("sqlqueue.log.publish.add_all", note)
+        monkeypatch.setattr("sqlqueue.log.publish.add_rows", note)
         publish_many(TOPIC, iter(range(2_500)))
-        publish_many(TOPIC, (str(n) * 700_000 for n in range(3)))  # by their bytes as well
+        publish_many(TOPIC, (str(n) * 400_000 for n in range(3)))  # by their bytes as well
         assert sizes == [1_000, 1_000, 500, 2, 1]
 
     def test_is_one_transaction_inside_of_the_callers(self) -> None:
@@ -265,7 +265,7 @@ def after_the_look(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], ob
     """Let something happen once, right after a publisher has looked where its id is taken."""
 
     def happens(what: Callable[[], object]) -> None:
-        for name in ("find_existing", "_look"):
+        for name in ("find_existing", "_taken_ids"):
             look = getattr(conflicts, name)
 
             def looking(*arguments: Any, look: Any = look) -> Any:

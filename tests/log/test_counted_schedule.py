@@ -11,7 +11,7 @@ import pytest
 
 from sqlqueue import Batch, NewMessage, publish, publish_many
 from sqlqueue.database.fields import DatabaseNow
-from sqlqueue.database.weight import LIGHT
+from sqlqueue.database.sizes import LIGHT
 from sqlqueue.log.schedule import MOVED_AT_ONCE, move_due
 from sqlqueue.models import ScheduledMessage
 from tests.counting import Cost, Costs, counted

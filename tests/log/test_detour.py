@@ -27,7 +27,7 @@ from sqlqueue.database.gate import insert_new
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.insert_sql import HERE, NAMED, SERVER_LENGTH, LogRow
 from sqlqueue.database.known_layouts import known_layouts
-from sqlqueue.database.scheduling import Due, insert_new_scheduled
+from sqlqueue.database.scheduling import insert_new_scheduled
 from sqlqueue.database.server_identity import CONNECTIONS_TRIED, NotNamedServer, ServerIdentity, look
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.calls import Call
@@ -174,7 +174,7 @@ def test_an_id_counts_once_and_is_found_in_the_detour() -> None:
 
 def test_an_id_is_scheduled_once_beside_the_detour_whoever_has_looked_before() -> None:
     publish("t", 1, id="a")
-    assert insert_new_scheduled(LOG, [Due(LogRow("t", 0, 0, "", "a", "2", None, ""), 60.0, None)]) == set()
+    assert insert_new_scheduled(LOG, [LogRow("t", 0, 0, "", "a", "2", None, "", scheduled_for=60.0)]) == set()
     assert waiting() == [1]
 
 

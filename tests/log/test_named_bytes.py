@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sqlqueue import get_scheduled, publish
-from sqlqueue.database.weight import LIGHT
+from sqlqueue.database.sizes import LIGHT
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage
 from tests.logs import LOG

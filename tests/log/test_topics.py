@@ -9,7 +9,7 @@ from django.db import connections, transaction
 
 from sqlqueue import ConfigurationError, publish
 from sqlqueue.database.log import Log
-from sqlqueue.log import stored_topics, topics
+from sqlqueue.log import topics
 from sqlqueue.models import Topic
 from tests.logs import LOG
 from tests.servers.session import isolate
@@ -37,7 +37,7 @@ def test_a_transaction_with_an_older_snapshot_knows_what_is_declared_since(setti
         isolate("repeatable read")
         with transaction.atomic(), OpenTransaction() as other:
             assert Topic.objects.count() == 0  # the snapshot
-            other.do(lambda: stored_topics.insert(LOG, "new", 3))
+            other.do(lambda: topics.insert(LOG, "new", 3))
             other.commit()
             publish("new", 1)
             with pytest.raises(ConfigurationError, match="not declared"):
@@ -61,7 +61,7 @@ def test_a_known_dead_letter_topic_costs_no_statement(django_assert_num_queries)
 
 def test_a_topic_that_is_dropped_while_it_is_looked_up_is_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the INSERT, which finds its row, and the read of what is stored."""
-    aside, dropped = stored_topics.aside, []
+    aside, dropped = topics.aside, []
 
     @contextmanager
     def dropping(log: Log) -> Iterator[Callable[[str, Any], Any]]:
@@ -75,7 +75,7 @@ def test_a_topic_that_is_dropped_while_it_is_looked_up_is_created_again(monkeypa
 
             yield then
 
-    monkeypatch.setattr(stored_topics, "aside", dropping)
-    assert stored_topics.insert(LOG, "t", 3).partitions == 3
+    monkeypatch.setattr(topics, "aside", dropping)
+    assert topics.insert(LOG, "t", 3).partitions == 3
     assert dropped
     assert Topic.objects.get().partitions == 3

@@ -9,8 +9,8 @@ from django.db import DatabaseError, connection, connections, transaction
 from sqlqueue import InvalidMessage, NewMessage, publish, publish_many, publish_on_commit, replay
 from sqlqueue.conf import settings as options
 from sqlqueue.core.outcomes import ERROR_LENGTH
-from sqlqueue.database.limits import packet
 from sqlqueue.database.log import Log
+from sqlqueue.database.sizes import packet
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import DeliveryState, Message, Receipt, ScheduledMessage
 from sqlqueue.operations.republish import republish

@@ -18,7 +18,7 @@ from sqlqueue import (
     subscribe,
 )
 from sqlqueue.consumers.delivery import Delivery
-from sqlqueue.database.weight import LIGHT
+from sqlqueue.database.sizes import LIGHT
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage, dead_letter_topic
 from sqlqueue.operations.edit_scheduled import edit, run_now

@@ -7,7 +7,7 @@ import pytest
 from sqlqueue import NewMessage, publish_many
 from sqlqueue.conf import settings as options
 from sqlqueue.database.log import Log
-from sqlqueue.log.stored_topics import insert
+from sqlqueue.log.topics import insert
 from sqlqueue.models import ConsumerGroup, Message, Offset
 from tests.soak import workload
 from tests.soak.backlog import pending, unsettled

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection, transaction
 
 from sqlqueue.consumers.registry import registry
-from sqlqueue.database.limits import packet
+from sqlqueue.database.sizes import packet
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.models import Message, TaskState
 from sqlqueue.tasks import queues

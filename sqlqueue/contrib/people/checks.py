@@ -12,7 +12,7 @@ from sqlqueue.checks import TAG, check_database
 from sqlqueue.contrib.people.topics import retention, topics
 from sqlqueue.database.log import Log, home_log
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log.stored_topics import require_declared
+from sqlqueue.log.topics import require_declared
 
 
 @register(TAG)

@@ -12,17 +12,17 @@ from sqlqueue.contrib.spark.options import SourceOptions
 from sqlqueue.contrib.spark.writer import COLUMNS, IDS
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database import retries
-from sqlqueue.database.limits import check_row, statement_bytes
+from sqlqueue.database.gate import row_size
+from sqlqueue.database.insert_sql import LogRow
+from sqlqueue.database.limits import check_row
 from sqlqueue.database.log import Log, home_log
-from sqlqueue.database.scheduling import Due
+from sqlqueue.database.sizes import STATEMENT
 from sqlqueue.database.validation import log_row
-from sqlqueue.database.weight import weight
 from sqlqueue.exceptions import InvalidMessage, lifetime, seconds
-from sqlqueue.log.adding import add_offers
-from sqlqueue.log.conflicts import Offer
+from sqlqueue.log.conflicts import add_many
 from sqlqueue.log.encoding import NOTHING
 from sqlqueue.log.placement import destination
-from sqlqueue.log.topics import to_publish
+from sqlqueue.log.topics import published_topic
 
 LONGEST_OUTAGE = 30.0  # seconds for which a server that is away is waited for, until the task fails
 
@@ -31,8 +31,8 @@ class _Pending:
     """The messages of one database that wait for the next INSERT."""
 
     def __init__(self) -> None:
-        self.offers: list[Offer] = []
-        self.weight = 0
+        self.rows: list[LogRow] = []
+        self.size = 0.0
 
 
 class Publisher:
@@ -66,20 +66,20 @@ class Publisher:
         log = home_log()
         if settings.several:
             log = destination(topic, message.key, message.id, relay=False).log
-        row = log_row(log.dialect, to_publish(log, topic), message, payload, headers)
+        row = log_row(published_topic(log, topic).info, message, payload, headers)
         if body is not None:
             row = row._replace(body=bytes(body))
         if expires is not None:
             row = row._replace(expires=round(lifetime(expires) * 1_000_000))
         check_row(log, row, settings.MAX_PAYLOAD_BYTES)
-        due = Due(row, None if message.delay is None else seconds(message.delay), None)
-        offer = Offer(due, message.id is not None, replace=False, scheduled=message.delay is not None)
-        pending, size = self._pending.setdefault(log, _Pending()), weight(row)
-        full = len(pending.offers) >= log.dialect.rows_of_one_insert
-        if full or pending.weight + size > statement_bytes(log):
+        delay = None if message.delay is None else seconds(message.delay)
+        row = row._replace(scheduled_for=delay, named=message.id is not None)
+        pending, size = self._pending.setdefault(log, _Pending()), row_size(row)
+        full = len(pending.rows) >= log.dialect.rows_of_one_insert
+        if full or pending.size + size > STATEMENT:
             self._flush(log)
-        pending.offers.append(offer)
-        pending.weight += size
+        pending.rows.append(row)
+        pending.size += size
 
     def flush(self) -> None:
         """Publish what waits."""
@@ -88,20 +88,20 @@ class Publisher:
 
     def _flush(self, log: Log) -> None:
         pending = self._pending[log]
-        if pending.offers:
-            _send(log, pending.offers)
-            pending.offers, pending.weight = [], 0
+        if pending.rows:
+            _send(log, pending.rows)
+            pending.rows, pending.size = [], 0.0
 
 
-def _send(log: Log, offers: Sequence[Offer]) -> None:
+def _send(log: Log, rows: Sequence[LogRow]) -> None:
     """Add messages, again after contention; and while the server is away, if all have ids, so that none is there twice
     then."""
-    if not all(offer.named for offer in offers):
-        retries.run_statement(log, add_offers, log, offers)
+    if not all(row.named for row in rows):
+        retries.run_statement(log, add_many, log, rows)
         return
     end = time.monotonic() + LONGEST_OUTAGE
-    if retries.patiently(log, add_offers, log, offers, give_up=lambda: time.monotonic() > end) is None:
-        add_offers(log, offers)
+    if retries.patiently(log, add_many, log, rows, give_up=lambda: time.monotonic() > end) is None:
+        add_many(log, rows)
 
 
 def publish(options: SourceOptions, batches: Iterator[Any]) -> None:

@@ -210,7 +210,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options, project = self._options, self._project
         home = project.engine(self._sources.get(project.home, ""))
         from sqlqueue.contrib.spark.membership import Membership
-        from sqlqueue.log.stored_topics import is_known, known
+        from sqlqueue.log.topics import is_known, known
 
         if unknown := [topic for topic in options.topics if not is_known(home, topic)]:
             raise ConfigurationError(

@@ -24,7 +24,7 @@ from sqlqueue.contrib.spark.scan import Portion, TableScan
 from sqlqueue.contrib.spark.session import register
 from sqlqueue.contrib.spark.tables import MESSAGES
 from sqlqueue.core.keys import partition_of
-from sqlqueue.log.adding import add_offers
+from sqlqueue.log.conflicts import add_many
 from sqlqueue.models import Message, ScheduledMessage, Topic
 from sqlqueue.testing import published
 from tests.database.test_session_values import options as options
@@ -258,7 +258,7 @@ def outage(times: int) -> Callable[..., object]:
         asked.append(given)
         if len(asked) <= times:
             raise InterfaceError("connection already closed")
-        return add_offers(*given)
+        return add_many(*given)
 
     return add
 
@@ -271,14 +271,14 @@ def rows_of(*ids: str | None) -> Iterator[Any]:
 def test_a_server_that_is_away_is_waited_for_unless_something_would_be_there_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(publisher, "add_offers", outage(2))
+    monkeypatch.setattr(publisher, "add_many", outage(2))
     publisher.publish(SourceOptions(), rows_of("a", "b"))
     assert sorted(Message.objects.values_list("message_id", flat=True)) == ["a", "b"]
-    monkeypatch.setattr(publisher, "add_offers", outage(1))
+    monkeypatch.setattr(publisher, "add_many", outage(1))
     with pytest.raises(InterfaceError):
         publisher.publish(SourceOptions(ids="none"), rows_of(None))
     monkeypatch.setattr(publisher, "LONGEST_OUTAGE", 0.2)
-    monkeypatch.setattr(publisher, "add_offers", outage(1_000))
+    monkeypatch.setattr(publisher, "add_many", outage(1_000))
     with pytest.raises(InterfaceError):
         publisher.publish(SourceOptions(), rows_of("c"))
     assert Message.objects.count() == 2

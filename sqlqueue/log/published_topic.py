@@ -1,0 +1,107 @@
+"""A topic as publishers see it: messages to it are checked and encoded, as rows of one database."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any, get_args
+
+from sqlqueue.conf import settings
+from sqlqueue.core.new_message import NewMessage, OnConflict
+from sqlqueue.core.settings import PLAIN_ENCODER
+from sqlqueue.core.unique_for import checked_unique_for
+from sqlqueue.database.clock import EPOCH
+from sqlqueue.database.insert_sql import LogRow
+from sqlqueue.database.limits import check_row
+from sqlqueue.database.log import Log
+from sqlqueue.database.validation import TopicInfo, log_row
+from sqlqueue.exceptions import LONGEST_DELAY, InvalidMessage, lifetime, seconds
+from sqlqueue.log.encoding import NOTHING, body_of, encode_headers, encode_payload
+from sqlqueue.payloads import plain_json
+from sqlqueue.payloads.topic_types import published_as
+from sqlqueue.payloads.versions import with_own
+
+CHOICES = get_args(OnConflict)
+
+
+class PublishedTopic:
+    """What a publisher knows of a topic on one log: its partitions, payload type, version and options.
+
+    reading: the settings that it was made from
+    """
+
+    def __init__(self, log: Log, info: TopicInfo):
+        self.info, self.reading, self.label = info, settings.reading, log.label
+        self._log = log
+        self._kind, self._version = published_as(info.name)
+        self._unique_for = settings.topic(info.name).unique_for if settings.names(info.name) else None
+        self._most_bytes = settings.MAX_PAYLOAD_BYTES
+        self._plain = self._kind is None and settings.JSON_ENCODER == PLAIN_ENCODER
+
+    def row(self, message: NewMessage, headers: Any, reply_kept: float | None = None) -> LogRow:
+        """Return a message, checked and encoded.
+
+        headers: those to store, which may have trace context beside the message's own
+        reply_kept: for how many seconds the reply to it is stored
+
+        Raises InvalidMessage.
+        """
+        name, kind, content_type = self.info.name, self._kind, message.content_type
+        body = None
+        text = plain_json.encode(message.payload) if self._plain and content_type is None else None
+        if text is None:
+            body = body_of(name, kind, message.payload, content_type)
+            text = encode_payload(name, kind, message.payload) if body is None else NOTHING
+        headers = with_own(headers, self._version, content_type, message.batch, reply_kept)
+        row = log_row(self.info, message, text, None if headers is None else encode_headers(headers))
+        if body is not None or message.expires is not None:
+            row = row._replace(body=body, expires=checked_expires(message.expires, message.at))
+        check_row(self._log, row, self._most_bytes)
+        named, choice = message.id is not None and not message.fresh, message.on_conflict
+        unique_for = self._unique_for
+        if message.unique_for is not None:
+            unique_for = None if message.unique_for is False else checked_unique_for(message.unique_for)
+        if unique_for is not None and not row.key:
+            raise InvalidMessage(
+                f"unique_for needs a key, of which one message at a time is pending in topic {name!r}: give key=…,"
+                " or unique_for=False for a message that others do not keep out"
+            )
+        if choice is not None and choice not in CHOICES:
+            raise InvalidMessage(f"on_conflict must be 'ignore' or 'replace', not {choice!r}")
+        if choice is not None and not named and unique_for is None:
+            raise InvalidMessage(
+                f"on_conflict={choice!r} needs an id, or unique_for: without them no message is the same as another"
+            )
+        if message.delay is None and message.at is None and not named and unique_for is None:
+            return row
+        due = checked_due(message.delay, message.at)
+        return row._replace(scheduled_for=due, named=named, replace=choice == "replace", unique_for=unique_for)
+
+
+def checked_expires(expires: float | timedelta | None, at: datetime | None) -> int | None:
+    """Return after how many microseconds a message expires, None for never. Raises InvalidMessage for what is no such
+    time, and for a message that would have expired already."""
+    if expires is None:
+        return None
+    left = lifetime(expires)
+    if isinstance(at, datetime) and at.utcoffset() is not None:
+        ago = (datetime.now(timezone.utc) - at).total_seconds()
+        if ago >= left:
+            raise InvalidMessage(
+                f"the message would have expired {ago - left:g} s ago: expires counts from when it is due, and `at` is "
+                "past by more"
+            )
+    return round(left * 1_000_000)
+
+
+def checked_due(delay: float | timedelta | None, at: datetime | None) -> float | datetime | None:
+    """Return in how many seconds, or at which time, a message is due; None: at once. Raises InvalidMessage for an
+    invalid delay or time, and for both."""
+    if delay is not None and at is not None:
+        raise InvalidMessage("give delay or at, not both")
+    if at is None:
+        return None if delay is None else seconds(delay)
+    if not isinstance(at, datetime) or at.utcoffset() is None:
+        raise InvalidMessage(f"at must be an aware datetime (with a time zone), not {at!r}")
+    if not EPOCH <= at <= datetime.now(timezone.utc) + timedelta(seconds=LONGEST_DELAY):
+        raise InvalidMessage(f"at must lie between 1970 and ten years from now, not {at!r}")
+    return at
