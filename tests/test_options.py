@@ -245,7 +245,6 @@ COMMANDS = (
     "queuedoctor",
     "queuegroup",
     "queuepause",
-    "queueprune",
     "queuepublish",
     "queuepurge",
     "queuerecover",

@@ -7,7 +7,7 @@ Each write but the first is fenced: it names the delivery that it is of, and one
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from datetime import timezone as dt_timezone
@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from sqlqueue.core.codec import JSON_OPTIONS, decode
@@ -218,44 +218,12 @@ def withdraw(log: Log, numbers: Sequence[int]) -> None:
 def expire(log: Log) -> int:
     """Delete the states that have expired, MOST_AT_ONCE at most; return how many."""
     expired = TaskState.objects.using(log.alias).filter(expires_at__lte=timezone.now())
-    return _delete(log, expired, "expires_at", MOST_AT_ONCE // BATCH)
-
-
-@dataclass(frozen=True, slots=True)
-class Prune:
-    """Which states to prune: those that finished before these times, by status (None: none of that status); of these
-    queues and backends (empty: of all)."""
-
-    successful_before: datetime | None
-    failed_before: datetime | None
-    queues: Sequence[str] = ()
-    backends: Sequence[str] = ()
-
-
-def to_prune(log: Log, wanted: Prune) -> QuerySet[TaskState]:
-    """Return the finished states that a prune would delete."""
-    either = Q(pk__in=[])
-    for status, before in ((SUCCESSFUL, wanted.successful_before), (FAILED, wanted.failed_before)):
-        if before is not None:
-            either |= Q(status=status, finished_at__lte=before)
-    rows = TaskState.objects.using(log.alias).filter(either)
-    rows = rows.filter(queue__in=wanted.queues) if wanted.queues else rows
-    return rows.filter(backend__in=wanted.backends) if wanted.backends else rows
-
-
-def prune(log: Log, wanted: Prune) -> Iterator[int]:
-    """Delete these states in batches; yield how many each had."""
-    while deleted := _delete(log, to_prune(log, wanted), "finished_at", 1):
-        yield deleted
-
-
-def _delete(log: Log, rows: QuerySet[TaskState], order: str, batches: int) -> int:
     total = 0
-    for _ in range(batches):
-        keys = list(rows.order_by(order).values_list("pk", flat=True)[:BATCH])
+    for _ in range(MOST_AT_ONCE // BATCH):
+        keys = list(expired.order_by("expires_at").values_list("pk", flat=True)[:BATCH])
         if keys:
             # Again by the condition: a replay may have started one of them meanwhile.
-            total += retries.run_statement(log, _delete_some, rows.filter(pk__in=keys))
+            total += retries.run_statement(log, _delete_some, expired.filter(pk__in=keys))
         if len(keys) < BATCH:
             break
     return total

@@ -894,7 +894,6 @@ class Migration(migrations.Migration):
                 "db_table": "sqlqueue_task_state",
                 "indexes": [
                     models.Index(fields=["expires_at"], name="sqlqueue_task_expires"),
-                    models.Index(fields=["queue", "status", "finished_at"], name="sqlqueue_task_finished"),
                 ],
             },
         ),

@@ -55,8 +55,6 @@ class TaskState(models.Model):
         indexes = [
             # Supports: SELECT … WHERE expires_at <= ? ORDER BY expires_at LIMIT (the collector).
             models.Index(fields=["expires_at"], name="sqlqueue_task_expires"),
-            # Supports: SELECT … WHERE queue = ? AND status IN (…) AND finished_at <= ? LIMIT (queueprune).
-            models.Index(fields=["queue", "status", "finished_at"], name="sqlqueue_task_finished"),
         ]
 
     def __str__(self) -> str:

@@ -23,7 +23,6 @@ pytestmark = pytest.mark.once
         ("queueschedules", "list"),
         ("queueschedules", "run", "nightly"),
         ("queuepurge", "orders", "--no-input"),
-        ("queueprune", "--no-input"),
         ("queuerecover", "--no-input"),
         ("queuetopic", "list"),
         ("queuetopic", "create", "orders"),

@@ -35,7 +35,6 @@ COMMANDS = [
     ("queuepause", "orders"),
     ("queuepublish", "orders", "1"),
     ("queuegroup", "rewind", "orders", "--all-groups", "--from", "earliest"),
-    ("queueprune", "--no-input"),
     ("queuepurge", "orders", "--no-input"),
     ("queuerecover", "--no-input"),
     ("queuereschedule", "orders"),

@@ -113,7 +113,6 @@ def test_a_plain_project_publishes_and_consumes_without_the_extras(python: Path,
     environment = project_environment(project)
     run(python, "-m", "django", "migrate", "--verbosity", "0", cwd=project, env=environment)
     run(python, "-c", PUBLISH_AND_DRAIN, cwd=project, env=environment)
-    assert '"3.0.0"' in run(python, "-m", "django", "queueschema", "--asyncapi", cwd=project, env=environment)
     typed = f'{SETTINGS}SQLQUEUE = {{"TOPICS": {{"orders": {{"payload_type": "collections.Counter"}}}}}}\n'
     (project / "typed_settings.py").write_text(typed)
     checked = subprocess.run(

@@ -1,6 +1,5 @@
 """Bytes on topics with a payload type: only where that is `bytes`, or an upcast makes an instance of them."""
 
-import json
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from sqlqueue.models import Message, dead_letter_topic
 from sqlqueue.testing import drain
 from tests.consuming import QUICK, Consuming
 from tests.logs import LOG
-from tests.management.running import run
 from tests.payloads.shapes import Line, OrderPlaced
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -90,11 +88,3 @@ def test_an_upcast_without_a_type_gets_bytes_and_the_type_bytes_what_it_returns(
     consuming.consumer("t", lambda delivery: seen.append(delivery.payload), upcast={1: lambda old: old.encode()})
     drain()
     assert sorted(seen) == [b"AB", b"text"]
-
-
-def test_the_schema_of_bytes_names_no_json(consuming: Consuming, settings: Any) -> None:
-    typed(settings, bytes)
-    document = json.loads(run("queueschema", "--asyncapi", "--title", "x").out)
-    kinds = {name: message["contentType"] for name, message in document["components"]["messages"].items()}
-    assert kinds["t"] == "application/octet-stream"
-    assert kinds.get("any", "application/json") == "application/json"

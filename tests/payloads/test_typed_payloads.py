@@ -518,40 +518,6 @@ class TestQueueschema:
         consuming.consumer("parcels", lambda delivery: None, payload_type=shapes.AttrsOrder)
         assert set(json.loads(run("queueschema").out)) == {"orders", "parcels"}
 
-    def test_it_writes_files(self, consuming: Consuming, settings, tmp_path) -> None:
-        typed(settings)
-        assert run("queueschema", "--output", tmp_path / "new").code == 0
-        assert json.loads((tmp_path / "new" / "orders.json").read_text())["title"] == "orders"
-        assert run("queueschema", "--asyncapi", "--output", tmp_path).code == 0
-        assert json.loads((tmp_path / "asyncapi.json").read_text())["asyncapi"] == "3.0.0"
-        (tmp_path / "file").write_text("")
-        refused = run("queueschema", "--output", tmp_path / "file" / "below")
-        assert (refused.code, "cannot be written to" in refused.err) == (1, True)
-
-    def test_asyncapi_has_a_channel_for_each_topic_and_all_its_references(self, consuming: Consuming, settings) -> None:
-        typed(settings, shapes.ModelOrder, payload_version=2)
-        consuming.consumer("orders", lambda delivery: None, group="mail")
-        document = json.loads(run("queueschema", "--asyncapi", "--title", "Shop", "--api-version", "1.2.0").out)
-        assert document["info"] == {"title": "Shop", "version": "1.2.0"}
-        assert set(document["channels"]) == {"orders", "any"}
-        assert document["operations"]["mail.orders"]["action"] == "receive"
-        assert document["components"]["messages"]["orders"]["headers"]["properties"]["sqlqueue-version"]["const"] == 2
-        references = _references(document)
-        assert "#/components/schemas/orders.ModelLine" in references
-        for reference in references:
-            found = document
-            for step in reference.removeprefix("#/").split("/"):
-                found = found[step]
-
-    def test_topics_whose_names_look_alike_are_kept_apart(self, consuming: Consuming, settings, tmp_path) -> None:
-        names = ["a/b", "a:b", "a_b"]
-        settings.SQLQUEUE = {"TOPICS": {name: {"payload_type": OrderPlaced} for name in names}}
-        document = json.loads(run("queueschema", "--asyncapi").out)
-        assert [channel["address"] for channel in document["channels"].values()] == names
-        assert run("queueschema", "--output", tmp_path).code == 0
-        titles = [json.loads(file.read_text())["title"] for file in tmp_path.iterdir()]
-        assert sorted(titles) == names
-
     @pytest.mark.parametrize(
         ("words", "reason"),
         [(("order",), "Did you mean 'orders'"), (("any",), "'any' has no payload type")],
@@ -563,10 +529,3 @@ class TestQueueschema:
         assert reason.lower() in refused.err.lower()
         typed(settings, None)
         assert "no topic has a payload type" in run("queueschema").err
-
-
-def _references(value: Any) -> set[str]:
-    if isinstance(value, dict):
-        own = {value["$ref"]} if isinstance(value.get("$ref"), str) else set()
-        return own.union(*map(_references, value.values()))
-    return set().union(*map(_references, value)) if isinstance(value, list) else set()

@@ -2,80 +2,61 @@
 
 from __future__ import annotations
 
-import json
-import os
 from argparse import ArgumentParser
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError
 
+from sqlqueue.conf import settings
 from sqlqueue.consumers.registry import registry
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.management.base import QueueCommand
-from sqlqueue.management.documented_topics import (
-    DocumentedTopic,
-    asyncapi,
-    component_name,
-    documented_topics,
-    json_schema,
-)
+from sqlqueue.payloads.topic_types import type_of, version_of
+
+if TYPE_CHECKING:
+    from sqlqueue.payloads.payload_type import PayloadType
+
+SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
 class Command(QueueCommand):
     """Reads the settings and the consumers' modules; needs no database."""
 
     home_database = ("",)
-    help = "Print the JSON Schema of each topic that has a payload type, or AsyncAPI 3 of the whole project."
+    help = "Print the JSON Schema of each topic that has a payload type."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add the arguments."""
+        """Add the argument."""
         parser.add_argument("topics", nargs="*", metavar="topic", help="only these; one alone is printed by itself")
-        parser.add_argument("--asyncapi", action="store_true", help="print an AsyncAPI 3 document, in JSON")
-        parser.add_argument("--title", help="of the AsyncAPI document (default: the settings module's package)")
-        parser.add_argument("--api-version", default="0.0.0", help="of the AsyncAPI document (default: 0.0.0)")
-        parser.add_argument("--output", metavar="FOLDER", help="write TOPIC.json, or asyncapi.json, into this folder")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Write them."""
+        """Print them."""
         registry.discover()
-        topics = _chosen(documented_topics(), options["topics"])
-        if options["asyncapi"]:
-            title = options["title"] or os.environ.get("DJANGO_SETTINGS_MODULE", "sqlqueue").partition(".")[0]
-            documents = {"asyncapi": asyncapi(topics, title, options["api_version"])}
-        else:
-            documents = {topic.name: json_schema(topic) for topic in topics if topic.kind is not None}
-            if not documents:
-                raise CommandError(
-                    "no topic has a payload type: name one in SQLQUEUE['TOPICS'][topic]['payload_type'], or in "
-                    "@consumer(topic, payload_type=…)"
-                )
-        if options["output"]:
-            self._write(Path(options["output"]), documents)
-        elif options["asyncapi"] or (len(options["topics"]) == 1 and len(documents) == 1):
-            self.as_json(next(iter(documents.values())))
-        else:
-            self.as_json(documents)
-
-    def _write(self, folder: Path, documents: dict[str, dict[str, Any]]) -> None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            names: set[str] = set()
-            for name, document in documents.items():
-                component = component_name(name, names)
-                names.add(component)
-                path = folder / f"{component}.json"
-                path.write_text(json.dumps(document, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-                self.say(f"Wrote {path}.")
-        except OSError as error:
-            raise CommandError(f"{folder} cannot be written to: {error.strerror}") from error
+        types = _payload_types()
+        names = options["topics"] or [name for name, kind in types.items() if kind is not None]
+        if not names:
+            raise CommandError(
+                "no topic has a payload type: name one in SQLQUEUE['TOPICS'][topic]['payload_type'], or in "
+                "@consumer(topic, payload_type=…)"
+            )
+        schemas = {name: _schema(name, types) for name in names}
+        self.as_json(schemas[names[0]] if len(options["topics"]) == 1 else schemas)
 
 
-def _chosen(topics: list[DocumentedTopic], names: list[str]) -> list[DocumentedTopic]:
-    known = {topic.name: topic for topic in topics}
-    for name in names:
-        if name not in known:
-            raise CommandError(f"no topic {name!r} in SQLQUEUE['TOPICS'] or of a @consumer.{did_you_mean(name, known)}")
-        if known[name].kind is None:
-            raise CommandError(f"topic {name!r} has no payload type: name one in SQLQUEUE['TOPICS'][{name!r}]")
-    return [known[name] for name in dict.fromkeys(names)] if names else topics
+def _payload_types() -> dict[str, PayloadType | None]:
+    """Return the payload type of each topic of the settings or of a consumer, or of its first consumer that has one."""
+    consumers = sorted(registry.consumers.values(), key=lambda consumer: consumer.group)
+    found = {}
+    for name in sorted({*settings.TOPICS, *(consumer.topic for consumer in consumers)}):
+        read = [each.payloads.kind for each in consumers if each.topic == name and each.payloads is not None]
+        found[name] = next((kind for kind in (type_of(name), *read) if kind is not None), None)
+    return found
+
+
+def _schema(name: str, types: dict[str, PayloadType | None]) -> dict[str, Any]:
+    if name not in types:
+        raise CommandError(f"no topic {name!r} in SQLQUEUE['TOPICS'] or of a @consumer.{did_you_mean(name, types)}")
+    kind = types[name]
+    if kind is None:
+        raise CommandError(f"topic {name!r} has no payload type: name one in SQLQUEUE['TOPICS'][{name!r}]")
+    return {"$schema": SCHEMA, **kind.schema(), "title": name, "x-payload-version": version_of(name, kind)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,7 +41,6 @@ from sqlqueue.log import layouts
 from sqlqueue.log.topic_options import all_differences, apply_settings, told
 from sqlqueue.management import arguments
 from sqlqueue.management.arguments import MOST_PROCESSES, refuse_broken_texts
-from sqlqueue.management.drained import what_waits
 from sqlqueue.models import Topic
 from sqlqueue.monitoring import logs
 from sqlqueue.monitoring.http_server import refusal
@@ -146,11 +144,9 @@ class Command(BaseCommand):
         for task in late:
             task.start()
         served: Sequence[Log | None] = self._logs if settings.several else (None,)
-        began = time.monotonic()
         try:
             if options["processes"] == 0:
                 serve(replace(worker_options, log=served[0]), subscriber_name(), None, Liveness(), ports)
-                self._say_what_waits(consumers, options, began)
                 return
             status = Supervisor(worker_options, options["processes"], ports, served).run()
         except ConfigurationError as error:
@@ -164,13 +160,6 @@ class Command(BaseCommand):
             ) from error
         if status:
             sys.exit(status)
-        self._say_what_waits(consumers, options, began)
-
-    def _say_what_waits(self, consumers: list[Consumer], options: dict[str, Any], began: float) -> None:
-        drained_for = time.monotonic() - began
-        says = options["drain"] and options["verbosity"]
-        if says and (text := what_waits(self._answering, consumers, drained_for)):
-            self.stdout.write(text)
 
     def _validate(self, options: dict[str, Any]) -> list[Consumer]:
         """Check options, settings, handlers and database together, before the first thread starts."""

@@ -1,0 +1,68 @@
+"""Results that expire."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from sqlqueue.consumers.background.collector import CollectorTask
+from sqlqueue.log import task_states
+from sqlqueue.models import TaskState
+from sqlqueue.testing import drain
+from tests.logs import LOG
+from tests.tasks.declared import DEFAULT, TASKS, samples
+from tests.tasks.declaring import TaskResultDoesNotExist
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def gone(result: Any) -> bool:
+    try:
+        result.refresh()
+    except TaskResultDoesNotExist:
+        return True
+    return False
+
+
+def collect() -> bool:
+    return CollectorTask(LOG, 0, 30).run_once()
+
+
+def test_results_are_kept_as_long_as_the_options_say(settings: Any) -> None:
+    settings.TASKS = {
+        "default": {**DEFAULT, "OPTIONS": {"keep_results": 0}},
+        "retrying": {**DEFAULT, "OPTIONS": {"keep_results": None}},
+    }
+    short, long = samples.note.enqueue(), samples.note.using(backend="retrying").enqueue()
+    waiting = samples.note.using(run_after=timezone.now() + timedelta(days=1)).enqueue()
+    drain()
+    collect()
+    assert [gone(each) for each in (short, long, waiting)] == [True, False, False]
+    assert TaskState.objects.get(pk=long.id).expires_at is None
+
+
+def test_results_are_kept_for_seven_days_by_default(settings: Any) -> None:
+    settings.TASKS = TASKS
+    good, bad = samples.note.enqueue(), samples.fail.enqueue("no")
+    drain()
+    for state in TaskState.objects.all():
+        assert state.expires_at - state.finished_at == timedelta(days=7)
+    collect()
+    assert not gone(good)
+    TaskState.objects.update(expires_at=timezone.now())
+    collect()
+    assert gone(good)
+    assert gone(bad)
+
+
+def test_more_than_the_collector_deletes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_states, "BATCH", 2)
+    monkeypatch.setattr(task_states, "MOST_AT_ONCE", 4)
+    for _ in range(5):
+        samples.note.enqueue()
+    TaskState.objects.update(expires_at=timezone.now())
+    assert collect(), "there is more"
+    assert TaskState.objects.count() == 1
+    assert not collect()
+    assert not TaskState.objects.exists()
