@@ -298,7 +298,6 @@ def test_a_number_on_the_command_line(command: str) -> None:
     ("words", "said"),
     [
         (["queuedlq", "replay", "t", "--rate", "inf"], "argument --rate: 'inf' is not a number from 0.01 to 1,000,000"),
-        (["queuestatus", "--watch", "1e300"], "argument --watch: '1e300' is not a number from 0.1 to 86,400"),
         (["queuetail", "t", "--from", "9" * 30], "is not an offset: the highest is 9223372036854775807"),
         (["queuetail", "t", "--from", "9" * 5000], "is not an offset"),
         (["queuetail", "t", "--from", "9" * 400 + "d"], "is longer ago than 100 years"),

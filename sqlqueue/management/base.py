@@ -129,9 +129,9 @@ class QueueCommand(BaseCommand):
         if len(logs) == 1:
             with settings.at(logs[0].alias):
                 return super().execute(*args, **options)
-        if endless := next((name for name in ("json", "watch") if options.get(name)), None):
-            names = ", ".join(settings.label(log.alias) for log in logs)
-            raise CommandError(f"--{endless} shows one database: say which with --database: {names}")
+        if options.get("json"):
+            names = ", ".join(log.label for log in logs)
+            raise CommandError(f"--json shows one database: say which with --database: {names}")
         failed: Exception | None = None
         self.on_several = True
         for log in logs:

@@ -1,14 +1,7 @@
-"""`manage.py queuestatus`: tables, JSON, and watching."""
+"""`manage.py queuestatus`: tables and JSON."""
 
 import json
-import os
-import pty
 import re
-import select
-import signal
-import subprocess
-import sys
-import time
 from typing import Any
 
 import pytest
@@ -23,7 +16,7 @@ from tests.consuming import QUICK, Consuming
 from tests.factories import ActivityFactory
 from tests.logs import LOG
 from tests.management.running import run
-from tests.processes import ROOT, ManageCommands, database_url, environment, wait_until
+from tests.processes import ManageCommands, database_url, wait_until
 
 
 def test_an_empty_queue(consuming: Consuming) -> None:
@@ -72,57 +65,6 @@ def test_what_is_paused(consuming: Consuming) -> None:
     register(LOG, "mail", "orders")
     pause(LOG, "orders", "mail")
     assert re.search(r"^orders +mail .* paused$", run("queuestatus").out, re.MULTILINE)
-
-
-def test_a_wrong_pause_between_two_looks_is_refused(consuming: Consuming) -> None:
-    said = run("queuestatus", "--watch", "0")
-    assert (said.code, "is not a number from 0.1 to 86,400" in said.err) == (1, True)
-
-
-def test_watching_goes_on_until_it_is_interrupted(manage: ManageCommands) -> None:
-    register(LOG, "mail", "orders")
-    command = manage("queuestatus", "--watch", "0.1", "--json")
-    wait_until(lambda: len(command.output.splitlines()) >= 3)
-    publish("orders", 1)
-    command.wait_for_line('"lag": 1,')
-    command.interrupt()
-    assert command.wait() == 0, command.output
-    assert "Traceback" not in command.output
-    assert all(json.loads(line)["groups"] for line in command.output.splitlines())
-
-
-def test_on_a_terminal_it_is_drawn_over_and_over(transactional_db: None) -> None:
-    register(LOG, "mail", "orders")
-    ours, theirs = pty.openpty()
-    command = [sys.executable, str(ROOT / "manage.py"), "queuestatus", "--watch", "0.1"]
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment(COLUMNS="200"), stdin=theirs, stdout=theirs, stderr=theirs
-    )
-    os.close(theirs)
-    seen = b""
-    deadline = time.monotonic() + 60
-    try:
-        while seen.count(b"\x1b[H\x1b[J") < 3 and time.monotonic() < deadline:
-            if select.select([ours], [], [], 1)[0]:
-                seen += os.read(ours, 65536)
-        process.send_signal(signal.SIGINT)
-        while True:
-            try:
-                more = os.read(ours, 65536)
-            except OSError:  # on Linux: the other end is closed
-                break
-            if not more:
-                break
-            seen += more
-        assert process.wait(30) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
-    text = seen.decode()
-    assert text.count("\x1b[H\x1b[J") >= 3
-    assert "mail" in text
-    assert "Traceback" not in text
 
 
 def test_a_database_that_does_not_answer_has_its_own_exit_code(manage: ManageCommands, database_name: str) -> None:

@@ -8,12 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import CommandError
-from django.db import Error as DatabaseError
 from django.utils import translation
 
-from sqlqueue.core.bounds import DAY
 from sqlqueue.core.effects import texts
-from sqlqueue.database import retries
 from sqlqueue.database.server_checks import describe
 from sqlqueue.log.topic_options import differences, of_settings, told
 from sqlqueue.management import arguments
@@ -32,7 +29,6 @@ from sqlqueue.stats.survey import Survey, survey
 from sqlqueue.stats.throughput import drained_in, pace
 from sqlqueue.stats.topics import TopicSurvey
 
-HOME = "\x1b[H\x1b[J"  # move the cursor to the top left, and clear the screen
 GROUPS = ("topic", "group", "lag", "oldest", "in-flight", "failing", "waiting", "dead")
 MORE = ("acked/s", "drained-in", "consumers", "state")
 TOPICS = ("topic", "partitions", "priorities", "retention", "history", "scheduled", "overdue", "refused", "state")
@@ -67,44 +63,13 @@ class Command(QueueCommand):
             help="only the message of the topic at this offset, with its errors, as --id shows it",
         )
         self.add_json(parser)
-        parser.add_argument(
-            "--watch",
-            nargs="?",
-            type=arguments.decimal(0.1, DAY),
-            const=2.0,
-            metavar="SECONDS",
-            help="repeat every so many seconds (default 2), until Ctrl-C",
-        )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Print the state once, or repeatedly until Ctrl-C."""
+        """Print the state."""
         if wrong := wrong_options(options):
             raise CommandError(wrong)
         if options["offset"] is not None and self.on_several:
             raise CommandError("each database has offsets of its own: say which with --database")
-        every = options["watch"]
-        if every is None:
-            self._show(options)
-            return
-        try:
-            while True:
-                self._show_again(options)
-                self.pause(every)
-        except KeyboardInterrupt:
-            return  # Ctrl-C ends --watch
-
-    def _show_again(self, options: dict[str, Any]) -> None:
-        if self.stdout.isatty() and not options["json"]:
-            self.stdout.write(HOME, ending="")
-        try:
-            self._show(options)
-        except DatabaseError as error:
-            if retries.classify(error) is not retries.ErrorKind.GONE:
-                raise
-            self.note(f"the database does not answer: {error}")
-            retries.drop_connection(self.asked)
-
-    def _show(self, options: dict[str, Any]) -> None:
         if options["offset"] is not None:
             self._show_message(options, *by_offset(options["topic"][0], options["offset"]))
         elif options["id"] is not None:
@@ -114,7 +79,7 @@ class Command(QueueCommand):
 
     def _show_message(self, options: dict[str, Any], status: MessageStatus, last_error: str = "") -> None:
         if options["json"]:
-            self.as_json(asdict(status), one_line=options["watch"])
+            self.as_json(asdict(status))
             return
         where = "is scheduled" if status.offset is None else f"at offset {status.offset}"
         published = f", published {status.published_at:%Y-%m-%d %H:%M:%S} UTC" if status.published_at else ""
@@ -143,7 +108,7 @@ class Command(QueueCommand):
         ]
         topics = [topic for topic in stats.topics if not wanted_topics or topic.name in wanted_topics]
         if options["json"]:
-            self.as_json(_plain(stats, topics, groups), one_line=options["watch"])
+            self.as_json(_plain(stats, topics, groups))
             return
         self.say(
             f"{stats.taken_at:%Y-%m-%d %H:%M:%S} UTC, {log.alias}: {describe(log)}."
