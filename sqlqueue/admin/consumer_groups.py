@@ -22,7 +22,7 @@ from sqlqueue.admin.charts import Chart, TimeRange
 from sqlqueue.admin.flow import FlowForm, changes, flow_notes
 from sqlqueue.admin.lists import KeysetChangeList
 from sqlqueue.admin.moving import MoveForm
-from sqlqueue.admin.overview import HOURS, OverviewRows, dead_letters_url, requested_hours, states, three_charts
+from sqlqueue.admin.overview import HOURS, OverviewRows, dead_letters_url, requested_hours, three_charts
 from sqlqueue.admin.pages import LOCK_TIMEOUT, may, page_url, require, show
 from sqlqueue.admin.pausing import PausableAdmin
 from sqlqueue.database.log import Log, current_log
@@ -32,11 +32,11 @@ from sqlqueue.log import groups
 from sqlqueue.log.flow import override
 from sqlqueue.models import ConsumerGroup, SubscriberHeartbeat
 from sqlqueue.operations.move import move
-from sqlqueue.stats.durations import duration
-from sqlqueue.stats.groups import GroupSurvey
+from sqlqueue.stats.groups import GroupSurvey, states
 from sqlqueue.stats.partitions import PartitionStats, partition_stats
 from sqlqueue.stats.rewind_preview import count_above
 from sqlqueue.stats.survey import survey
+from sqlqueue.stats.texts import duration
 from sqlqueue.stats.throughput import series
 
 MOST_PARTITIONS = 500  # shown on a page

@@ -20,13 +20,11 @@ from sqlqueue.admin.pages import ReadOnlyAdmin, list_log, page_url, replica, sho
 from sqlqueue.core.effects import texts
 from sqlqueue.database.log import Log
 from sqlqueue.models import ConsumerGroup, Overview
-from sqlqueue.stats.attention import findings
-from sqlqueue.stats.durations import duration
-from sqlqueue.stats.finding_commands import with_commands
-from sqlqueue.stats.group_attention import of_group
-from sqlqueue.stats.groups import GroupSurvey
+from sqlqueue.stats.attention import findings, findings_of_group
+from sqlqueue.stats.groups import GroupSurvey, states
 from sqlqueue.stats.survey import Survey, survey
-from sqlqueue.stats.throughput import drained_in, lags, pace, totals
+from sqlqueue.stats.texts import duration
+from sqlqueue.stats.throughput import lags, totals
 from sqlqueue.stats.topics import TopicSurvey
 
 HOURS = (1, 6, 24, 168)
@@ -50,11 +48,6 @@ class GroupRow:
         """The age of the oldest message that is not acked."""
         return "–" if self.stats.oldest_age is None else duration(self.stats.oldest_age)
 
-    @property
-    def drained(self) -> str:
-        """When the lag will be gone at its present rate, as a text."""
-        return drained(self.stats)
-
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
@@ -73,37 +66,6 @@ class TopicRow:
     def counts(self) -> list[str]:
         """What effects have of it, as texts."""
         return texts(self.stats.counts)
-
-
-def drained(group: GroupSurvey) -> str:
-    """Return when a group's lag will be gone at the pace of the last minutes, as a text; "" if there is no lag."""
-    if not group.lag:
-        return ""
-    if (falling := pace(group)) is None:
-        return _("unknown")
-    if (seconds := drained_in(group)) is not None:
-        return _("gone in about %(time)s") % {"time": duration(seconds)}
-    return _("grows") if falling < 0 else _("does not fall")
-
-
-def states(group: GroupSurvey) -> list[str]:
-    """Return the unusual states of a group as texts."""
-    found = []
-    if group.paused:  # its partitions have no owner and stand still by intention
-        return [_("paused")]
-    if group.outside_hours:
-        return [_("outside its hours")]
-    if group.away:
-        return [_("away: holds back collection")]
-    if group.budget_spent:
-        found.append(_("retry budget spent"))
-    elif group.limited:
-        found.append(_("limited"))
-    if group.stuck:
-        found.append(_("stuck"))
-    if group.unowned and group.subscribers:
-        found.append(_("%(count)d without owner") % {"count": group.unowned})
-    return found
 
 
 def requested_hours(request: HttpRequest) -> int:
@@ -166,10 +128,8 @@ class OverviewRows:
     def attention_of(self, topic: str, group: str) -> VisibleFindings:
         """Return what needs attention of one group."""
         stats = self.stats.group(topic, group)
-        retention = next((one.retention for one in self.stats.topics if one.name == topic), None)
-        return visible_findings(
-            self.request, with_commands(of_group(stats, retention), self.stats.database) if stats else (), self._url
-        )
+        found = findings_of_group(self.stats, stats) if stats else ()
+        return visible_findings(self.request, found, self._url)
 
     def _topic(self, topic: TopicSurvey) -> TopicRow:
         groups = [group for group in self.stats.groups if group.topic == topic.name]

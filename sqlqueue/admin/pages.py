@@ -20,8 +20,8 @@ from sqlqueue.admin.cells import with_harmless_page
 from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import storable
 from sqlqueue.database.log import Log, current_log, reading_log
-from sqlqueue.stats.durations import duration
 from sqlqueue.stats.replica import newest_heartbeat
+from sqlqueue.stats.texts import duration
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]

@@ -15,7 +15,7 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.settings import HISTORIES
 from sqlqueue.log.topic_options import CHANGEABLE, Difference, differences
 from sqlqueue.models import Topic
-from sqlqueue.stats.durations import duration
+from sqlqueue.stats.texts import duration
 
 NAMES = {"retention": gettext_lazy("Retention"), "history": gettext_lazy("History")}
 

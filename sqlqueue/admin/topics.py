@@ -26,10 +26,10 @@ from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.topic_options import of_settings, override
 from sqlqueue.models import Topic
-from sqlqueue.stats import change_texts
-from sqlqueue.stats.durations import duration
+from sqlqueue.stats.changes import change_advice, change_text, progress_text
 from sqlqueue.stats.moments import moment
 from sqlqueue.stats.survey import survey
+from sqlqueue.stats.texts import duration
 from sqlqueue.stats.topics import TopicSurvey
 
 
@@ -109,9 +109,9 @@ def _change(topic: TopicSurvey) -> dict[str, Any] | None:
     if topic.change is None:
         return None
     return {
-        "what": change_texts.what(topic.name, topic.change),
-        "far": change_texts.far(topic.change),
-        "advice": change_texts.advice(topic.name, topic.change),
+        "what": change_text(topic.name, topic.change),
+        "far": progress_text(topic.change),
+        "advice": change_advice(topic.name, topic.change),
     }
 
 

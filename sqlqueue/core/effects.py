@@ -40,7 +40,7 @@ class Figure(NamedTuple):
 
     name: of the gauge, after "sqlqueue_", of the count in JSON and of the finding's kind; help: the gauge's text; text:
     returns what pages and commands say of a count, such as "3 open work items", in the active language; finding:
-    returns what a topic's count needs attention for (a stats.finding_kinds.Finding), None for nothing.
+    returns what a topic's count needs attention for (a stats.findings.Finding), None for nothing.
     """
 
     name: str
@@ -52,12 +52,10 @@ class Figure(NamedTuple):
 class Effect:
     """What an app adds to the settling of messages. Each hook does nothing here.
 
-    exception: what a handler raises to have this effect; None: no exception has it; subject: what the figures are of,
-    as the doctor lists it; figures: what `survey` counts.
+    exception: what a handler raises to have this effect; None: no exception has it; figures: what `survey` counts.
     """
 
     exception: ClassVar[type[Settlement] | None] = None
-    subject: ClassVar[str] = ""
     figures: ClassVar[Sequence[Figure]] = ()
 
     def decide(self, error: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DEFAULT_DB_ALIAS
 from django.db import Error as DatabaseError
+from django.utils import translation
 
 from sqlqueue.conf import settings
 from sqlqueue.core.indented import indented_or_compact
@@ -28,6 +29,7 @@ from sqlqueue.management import terminal
 from sqlqueue.management.arguments import refuse_broken_texts
 from sqlqueue.management.databases import chosen
 from sqlqueue.stats.replica import missing_tables, newest_heartbeat
+from sqlqueue.stats.texts import duration
 
 # Exit codes besides 0 (done), 1 (refused or failed, with the reason on standard error) and 2 (wrong arguments).
 DECLINED = 3  # the operator did not answer yes: nothing was done
@@ -93,7 +95,7 @@ class QueueCommand(BaseCommand):
         if settings.is_replica(log.alias):
             self._replica = log
             age = newest_heartbeat(log)
-            beat = "it has no heartbeat" if age is None else f"its newest heartbeat is {terminal.ago(age)} old"
+            beat = "it has no heartbeat" if age is None else f"its newest heartbeat is {duration(age)} old"
             self.note(f"Read from the replica {log.alias!r}, which may be behind: {beat}.")
         return log
 
@@ -101,7 +103,8 @@ class QueueCommand(BaseCommand):
         """Run the command and turn errors into exit codes. A closed pipe (`| head`) is not an error."""
         try:
             refuse_broken_texts(options)
-            result = self._on_databases(*args, **options)
+            with translation.override(None):  # commands speak English, as their scripts expect
+                result = self._on_databases(*args, **options)
             self.stdout.flush()
             return result
         except SqlqueueError as error:

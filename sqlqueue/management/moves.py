@@ -10,11 +10,11 @@ from django.core.management.base import CommandError
 from sqlqueue.core.epochs import numbers_of
 from sqlqueue.database.log import Log
 from sqlqueue.log import layouts
-from sqlqueue.management import terminal
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.models import ConsumerGroup, Topic
 from sqlqueue.operations.move import check_part, move
 from sqlqueue.stats.rewind_preview import RewindPreview, count_above
+from sqlqueue.stats.texts import about
 
 
 def checked_partition(log: Log, topic: Topic, partition: int | None) -> int | None:
@@ -59,4 +59,4 @@ class Moves:
 
 
 def _counts(preview: RewindPreview) -> tuple[str, str]:
-    return terminal.about(preview.again, preview.estimated), terminal.about(preview.skipped, preview.estimated)
+    return about(preview.again, preview.estimated), about(preview.skipped, preview.estimated)

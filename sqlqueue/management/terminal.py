@@ -21,7 +21,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _are_numbers(cells: Sequence[str]) -> bool:
-    return bool(cells) and all(cell in ("", "—") or cell.lstrip("≈+-")[:1].isdigit() for cell in cells)
+    return bool(cells) and all(cell in ("", "—") or cell.lstrip("≈≥ +-")[:1].isdigit() for cell in cells)
 
 
 class Progress:
@@ -45,18 +45,3 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self._out is not None and self.done:
             self._out.write("")
-
-
-def about(count: int, estimated: bool) -> str:
-    """Return a count as text, with ≈ before an estimate."""
-    return f"{'≈' if estimated else ''}{count}"
-
-
-def ago(seconds: float | None) -> str:
-    """Return a duration in seconds as a short text: 0.4 s, 12 s, 3 min, 5 h, 12 d; a dash for None."""
-    if seconds is None:
-        return "—"
-    for size, name in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {name}"
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

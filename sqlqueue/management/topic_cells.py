@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sqlqueue.core.settings import ACKED
 from sqlqueue.log.topic_options import of_settings
-from sqlqueue.management.terminal import ago
+from sqlqueue.stats.texts import duration
 from sqlqueue.stats.topics import TopicSurvey
 
 
@@ -16,4 +16,4 @@ def by_settings(topic: TopicSurvey) -> Iterator[str]:
     if options.retention_from == ACKED and topic.retention is not None:
         yield "retention from the acks"
     if options.keep_collected is not None:
-        yield f"collected kept {ago(options.keep_collected)}"
+        yield f"collected kept {duration(options.keep_collected)}"

@@ -55,7 +55,6 @@ class Migration(migrations.Migration):
                     "lag",
                     models.BigIntegerField(help_text="messages; empty: not measured", null=True, verbose_name="lag"),
                 ),
-                ("oldest_age", models.FloatField(help_text="seconds", null=True, verbose_name="age of the oldest")),
             ],
             options={
                 "verbose_name": "activity",

@@ -26,7 +26,6 @@ class Activity(models.Model):
     )
     seconds = models.FloatField(_("handlers' time"), db_default=0, help_text=_("seconds"))
     lag = models.BigIntegerField(_("lag"), null=True, help_text=_("messages; empty: not measured"))
-    oldest_age = models.FloatField(_("age of the oldest"), null=True, help_text=_("seconds"))
 
     class Meta:
         db_table = "sqlqueue_activity"

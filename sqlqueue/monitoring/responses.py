@@ -154,7 +154,7 @@ def message(topic: str, id: str, key: str) -> HealthResponse:
 
 def _judged(survey: Survey, exceeded: list[Excess]) -> dict[str, Any]:
     with translation.override(None):  # the rest of the body is English, too
-        attention = [asdict(finding) for finding in findings(survey)]
+        attention = [finding.as_dict() for finding in findings(survey)]
     judged = {"passed": [asdict(excess) for excess in exceeded], "attention": attention}
     return {"ok": not exceeded, "taken_at": survey.taken_at, **judged}
 

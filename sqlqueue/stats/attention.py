@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from sqlqueue.core.effects import figures
-from sqlqueue.stats import change_texts
-from sqlqueue.stats.durations import duration
-from sqlqueue.stats.finding_commands import with_commands
-from sqlqueue.stats.finding_kinds import (
+from sqlqueue.core.exits import exit_name
+from sqlqueue.stats.changes import change_advice, change_text, progress_text
+from sqlqueue.stats.findings import (
     AWAY,
     CHANGE,
     DEAD_LETTERS,
+    DEATHS,
     ERROR,
     FAILING_TASK,
     LATE,
+    LATE_HEARTBEATS,
     NO_CONSUMERS,
     NOTE,
     OPEN_TRANSACTION,
-    ORDER,
     REFUSED,
     SERVERS,
+    SEVERITIES,
     UNREAD,
     UNWRITABLE,
     WARNING,
     Finding,
-    at_least,
 )
-from sqlqueue.stats.group_attention import of_group
+from sqlqueue.stats.group_attention import group_findings
 from sqlqueue.stats.groups import GroupSurvey
-from sqlqueue.stats.process_attention import of_processes
 from sqlqueue.stats.survey import Survey
+from sqlqueue.stats.texts import at_least, duration
 from sqlqueue.stats.topics import TopicSurvey
 
 OPEN_TOO_LONG = 60.0  # seconds for which a publishing transaction may hold back the horizon
 CHANGE_TAKES = 600.0  # seconds that a change of partitions may take
+SHOWN = 3  # late processes
 OF_NO_HEARTBEATS = NO_CONSUMERS, AWAY  # which take a process without a heartbeat for one that has ended
 
 
@@ -49,7 +50,18 @@ def findings(seen: Survey) -> list[Finding]:
     found += _of_scheduled("", seen.refused_elsewhere, seen.overdue_elsewhere, False, False)
     if seen.writing.fails:  # living processes write none either
         found = [one for one in found if one.kind not in OF_NO_HEARTBEATS]
-    return sorted(with_commands(found, seen.database), key=lambda one: ORDER.index(one.severity))
+    return _sorted(found, seen)
+
+
+def findings_of_group(seen: Survey, group: GroupSurvey) -> list[Finding]:
+    """Return what needs attention of one group of a survey."""
+    retention = next((topic.retention for topic in seen.topics if topic.name == group.topic), None)
+    return _sorted(group_findings(group, retention), seen)
+
+
+def _sorted(found: Iterable[Finding], seen: Survey) -> list[Finding]:
+    named = [one.with_command(seen.database) for one in found]
+    return sorted(named, key=lambda one: SEVERITIES.index(one.severity))
 
 
 def _of_queue(seen: Survey) -> Iterator[Finding]:
@@ -61,8 +73,6 @@ def _of_queue(seen: Survey) -> Iterator[Finding]:
             }
         yield Finding(
             UNWRITABLE,
-            ERROR,
-            _("No writes"),
             text,
             _(
                 "Look at its disk (of a binary log, too), at what it waits for (a backup's lock, a standby), and at "
@@ -72,8 +82,6 @@ def _of_queue(seen: Survey) -> Iterator[Finding]:
     if len(seen.servers) > 1:
         yield Finding(
             SERVERS,
-            ERROR,
-            _("Several servers"),
             _("Consumers write to %(count)d database servers: %(servers)s.")
             % {"count": len(seen.servers), "servers": ", ".join(seen.servers)},
             _(
@@ -84,17 +92,13 @@ def _of_queue(seen: Survey) -> Iterator[Finding]:
     for task in seen.failing:
         yield Finding(
             FAILING_TASK,
-            ERROR,
-            _("Failing task"),
             _("A background task fails again and again: %(task)s") % {"task": task},
             _("The log of its consumer process has the whole error (event=background_task_failed)."),
         )
-    yield from of_processes(seen)
+    yield from _of_processes(seen)
     if seen.horizon_age > OPEN_TOO_LONG:
         yield Finding(
             OPEN_TRANSACTION,
-            WARNING,
-            _("Long transaction"),
             ngettext(
                 "A transaction that publishes is open, for at most %(age)s, and holds the horizon back by %(count)d "
                 "offset.",
@@ -109,33 +113,27 @@ def _of_queue(seen: Survey) -> Iterator[Finding]:
 
 def _of_topic(topic: TopicSurvey, groups: list[GroupSurvey]) -> Iterator[Finding]:
     for group in groups:
-        yield from of_group(group, topic.retention)
+        yield from group_findings(group, topic.retention)
     if topic.unread:
         yield Finding(
             UNREAD,
-            WARNING,
-            _("No reader"),
             _("%(topic)s has messages, and no consumer group: they are collected unread when their retention is over.")
             % {"topic": topic.name},
             _("Start the consumers that read it, register a @consumer for it, or stop publishing to it."),
             topic.name,
         )
     if topic.change is not None:
-        late = topic.change.age > CHANGE_TAKES
         yield Finding(
             CHANGE,
-            WARNING if late else NOTE,
-            _("Being changed"),
-            f"{change_texts.what(topic.name, topic.change)} {change_texts.far(topic.change)}",
-            change_texts.advice(topic.name, topic.change),
+            f"{change_text(topic.name, topic.change)} {progress_text(topic.change)}",
+            change_advice(topic.name, topic.change),
             topic.name,
+            severity=WARNING if topic.change.age > CHANGE_TAKES else NOTE,
             command=topic.change.command,
         )
     if unregistered := topic.dead_letters - sum(group.dead_letters for group in groups):
         yield Finding(
             DEAD_LETTERS,
-            WARNING,
-            _("Dead letters"),
             ngettext(
                 "%(topic)s has %(count)s dead letter of a group that is not registered any more.",
                 "%(topic)s has %(count)s dead letters of groups that are not registered any more.",
@@ -157,8 +155,6 @@ def _of_scheduled(topic: str, refused: int, overdue: int, more_refused: bool, mo
     if refused:
         yield Finding(
             REFUSED,
-            WARNING,
-            _("Refused"),
             ngettext(
                 "%(count)s scheduled message of %(topic)s was refused by the log.",
                 "%(count)s scheduled messages of %(topic)s were refused by the log.",
@@ -171,8 +167,6 @@ def _of_scheduled(topic: str, refused: int, overdue: int, more_refused: bool, mo
     if overdue:
         yield Finding(
             LATE,
-            WARNING,
-            _("Late"),
             ngettext(
                 "%(count)s scheduled message of %(topic)s is overdue by a minute or more.",
                 "%(count)s scheduled messages of %(topic)s are overdue by a minute or more.",
@@ -182,3 +176,61 @@ def _of_scheduled(topic: str, refused: int, overdue: int, more_refused: bool, mo
             _("Consumer processes move them into the log, some hundred at a time: is one running?"),
             topic,
         )
+
+
+def _of_processes(seen: Survey) -> Iterator[Finding]:
+    """Yield the findings of the consumer processes."""
+    if seen.deaths:
+        yield _deaths(seen)
+    elif seen.groups and not seen.subscribers:
+        behind = any(group.lag and not group.rests for group in seen.groups)
+        yield Finding(
+            NO_CONSUMERS,
+            _("No consumer process is alive."),
+            _("Start “python manage.py runconsumers”, or look into its log for why it has ended."),
+            severity=WARNING if behind else NOTE,
+        )
+    if seen.late:
+        names = ", ".join(one.subscriber for one in seen.late[:SHOWN]) + (", …" if len(seen.late) > SHOWN else "")
+        yield Finding(
+            LATE_HEARTBEATS,
+            ngettext(
+                "%(count)d consumer process has written no heartbeat for %(age)s: %(names)s.",
+                "%(count)d consumer processes have written no heartbeat, one for %(age)s: %(names)s.",
+                len(seen.late),
+            )
+            % {"count": len(seen.late), "age": duration(seen.late[0].seconds), "names": names},
+            _(
+                "It hangs, or has ended without a word, or its writes to the database take too long: after "
+                "LEASE_DURATION other processes take over what it served."
+            ),
+        )
+
+
+def _deaths(seen: Survey) -> Finding:
+    """Say how processes died, what they had in flight, and when the next one is started."""
+    last, count = seen.deaths[0], len(seen.deaths)
+    text = ngettext(
+        "%(count)d consumer process has died (%(exit)s), %(age)s ago: %(subscriber)s.",
+        "%(count)d consumer processes have died, the last one (%(exit)s) %(age)s ago: %(subscriber)s.",
+        count,
+    ) % {
+        "count": count,
+        "exit": exit_name(last.exit_status),
+        "age": duration(max(0.0, (seen.taken_at - last.at).total_seconds())),
+        "subscriber": last.subscriber,
+    }
+    if last.in_doubt:
+        text += " " + _("In doubt is %(messages)s.") % {"messages": last.in_doubt}
+    if (wait := (last.restart_at - seen.taken_at).total_seconds()) > 0:
+        text += " " + _("The next one is started in %(wait)s.") % {"wait": duration(wait)}
+    advice = _("Its supervisor's log has each death (event=process_died).")
+    if last.exit_status == -9:
+        advice = (
+            _(
+                "SIGKILL is what the kernel sends when memory runs out. Give the processes more memory, or let the "
+                "handler take less: a message in doubt is tried alone, and is a dead letter after a few deaths."
+            )
+            + f" {advice}"
+        )
+    return Finding(DEATHS, text, advice, severity=ERROR if not seen.subscribers else WARNING)

@@ -7,39 +7,35 @@ from collections.abc import Iterator
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from sqlqueue.stats.durations import duration
-from sqlqueue.stats.finding_kinds import (
+from sqlqueue.stats.findings import (
     AWAY,
     BEHIND,
     BUDGET_SPENT,
     DEAD_LETTERS,
     EPOCH,
     ERROR,
-    NOTE,
+    FAILS,
     OUTSIDE_HOURS,
     PAUSED,
     STUCK,
     UNOWNED,
     WARNING,
     Finding,
-    about,
-    at_least,
 )
 from sqlqueue.stats.groups import GroupSurvey
-from sqlqueue.stats.pace_attention import fails, falls_behind
+from sqlqueue.stats.texts import about, at_least, duration
 
+MUCH_FAILS = 0.5  # of the attempts of the last minutes, from when on that is reported
 EPOCH_HELD = 3600.0  # seconds for which a group may have something to settle in an earlier epoch
 
 
-def of_group(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
+def group_findings(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
     """Yield the findings of one group; retention: its topic's, in seconds, None for ever."""
     names = {"group": group.group, "topic": group.topic}
     lag = about(group.lag, group.estimated)
     if group.paused and group.lag:
         yield Finding(
             PAUSED,
-            NOTE,
-            _("Paused"),
             ngettext(
                 "%(group)s of %(topic)s is paused: %(lag)s message waits for it, and collection waits for it, too.",
                 "%(group)s of %(topic)s is paused: %(lag)s messages wait for it, and collection waits for it, too.",
@@ -53,8 +49,6 @@ def of_group(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
     elif group.outside_hours and group.lag:
         yield Finding(
             OUTSIDE_HOURS,
-            NOTE,
-            _("Outside its hours"),
             ngettext(
                 "%(group)s of %(topic)s is outside its hours (%(hours)s): %(lag)s message waits for them.",
                 "%(group)s of %(topic)s is outside its hours (%(hours)s): %(lag)s messages wait for them.",
@@ -68,8 +62,6 @@ def of_group(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
     elif group.away and not group.paused:
         yield Finding(
             AWAY,
-            WARNING,
-            _("Away"),
             ngettext(
                 "%(group)s of %(topic)s is away: no consumer process serves it, %(lag)s message waits for it, and "
                 "collection waits for it, too.",
@@ -84,24 +76,17 @@ def of_group(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
         )
     elif not group.rests:
         yield from _served(group, retention)
-    if group.epochs and group.epochs.held and (group.oldest_age or 0.0) > EPOCH_HELD:
+    if group.waiting_partitions and (group.oldest_age or 0.0) > EPOCH_HELD:
         yield Finding(
             EPOCH,
-            WARNING,
-            _("Earlier epoch"),
             ngettext(
-                "%(group)s of %(topic)s still has messages of epoch %(present)d, the oldest for %(age)s: %(count)d "
-                "partition of later epochs waits for them, and the epoch is kept.",
-                "%(group)s of %(topic)s still has messages of epoch %(present)d, the oldest for %(age)s: %(count)d "
-                "partitions of later epochs wait for them, and the epoch is kept.",
-                group.epochs.waiting,
+                "%(count)d partition of %(group)s of %(topic)s waits for an earlier epoch, which is kept: the oldest "
+                "message has waited for %(age)s.",
+                "%(count)d partitions of %(group)s of %(topic)s wait for an earlier epoch, which is kept: the oldest "
+                "message has waited for %(age)s.",
+                group.waiting_partitions,
             )
-            % {
-                **names,
-                "present": group.epochs.present,
-                "age": duration(group.oldest_age or 0.0),
-                "count": group.epochs.waiting,
-            },
+            % {**names, "age": duration(group.oldest_age or 0.0), "count": group.waiting_partitions},
             _("Start its consumers, or see what holds it up. If it is not needed any more, remove it."),
             group.topic,
             group.group,
@@ -109,8 +94,6 @@ def of_group(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
     if group.dead_letters:
         yield Finding(
             DEAD_LETTERS,
-            WARNING,
-            _("Dead letters"),
             ngettext(
                 "%(group)s of %(topic)s has %(count)s dead letter.",
                 "%(group)s of %(topic)s has %(count)s dead letters.",
@@ -129,23 +112,18 @@ def _served(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
     if group.budget_spent:
         yield Finding(
             BUDGET_SPENT,
-            WARNING,
-            _("Retry budget spent"),
             _("So much of %(group)s of %(topic)s has failed that it tries one message at a time.") % names,
             _("Look at the errors. It works on as before once one message has succeeded."),
             group.topic,
             group.group,
         )
     else:
-        yield from fails(group)
+        yield from _fails(group)
     for why in ("full", "held", "failing", "standing"):
         yield from _stuck(group, why)
-    yield from falls_behind(group)
     if group.unowned and group.subscribers:
         yield Finding(
             UNOWNED,
-            WARNING,
-            _("No owner"),
             ngettext(
                 "%(count)d partition of %(group)s of %(topic)s has no owner: it is not read.",
                 "%(count)d partitions of %(group)s of %(topic)s have no owner: they are not read.",
@@ -159,8 +137,6 @@ def _served(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
     if retention is not None and (group.waited or 0.0) > retention:
         yield Finding(
             BEHIND,
-            WARNING,
-            _("Behind"),
             _("%(group)s of %(topic)s is behind by %(age)s, longer than messages are to be kept (%(retention)s).")
             % (names | {"age": duration(group.oldest_age or 0.0), "retention": duration(retention)}),
             _("The log grows until it has caught up: more processes or threads, or see what is slow (queuestatus)."),
@@ -186,7 +162,7 @@ def _stuck(group: GroupSurvey, why: str) -> Iterator[Finding]:
         others = ngettext("So has %(count)d more partition.", "So have %(count)d more partitions.", more)
         text = f"{text} {others % {'count': more}}"
     severity = ERROR if why == "full" else WARNING
-    yield Finding(STUCK, severity, _("Stuck"), text, advice, group.topic, group.group, worst.offset)
+    yield Finding(STUCK, text, advice, group.topic, group.group, worst.offset, severity)
 
 
 def _why_stuck(why: str) -> tuple[str, str]:
@@ -217,3 +193,19 @@ def _why_stuck(why: str) -> tuple[str, str]:
         "See what its owner is doing: handlers of other groups may take all its threads, a handler may hang, or its "
         "database may not answer."
     )
+
+
+def _fails(group: GroupSurvey) -> Iterator[Finding]:
+    """Yield the finding of a group whose attempts fail, before they are dead letters."""
+    if (group.rate.failed_share or 0.0) >= MUCH_FAILS:
+        yield Finding(
+            FAILS,
+            _("%(share)d %% of the attempts of %(group)s of %(topic)s have failed in the last minutes.")
+            % {"group": group.group, "topic": group.topic, "share": 100 * (group.rate.failed_share or 0.0)},
+            _(
+                "Look at the errors in the log, and mend the handler, or what it needs. Then let what has failed be "
+                "tried at once: by its last attempt it becomes a dead letter."
+            ),
+            group.topic,
+            group.group,
+        )

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from django.utils.translation import gettext as _
+
 from sqlqueue.core.flow import Flow, in_effect
 from sqlqueue.database.log import Log
 from sqlqueue.models import ConsumerGroup, LimitShare
 from sqlqueue.stats import sampling
-from sqlqueue.stats.epochs import GroupEpochs
 from sqlqueue.stats.stuck import Stuck
 from sqlqueue.stats.throughput import NO_RATE, Rate
 
@@ -53,7 +54,7 @@ class GroupSurvey:
     working_for: float | None  # since its active hours began; None: it has none, or is outside them
     limited: bool  # messages of it wait for its rate or concurrency limit
     budget_spent: bool  # so much has failed that it tries one message at a time
-    epochs: GroupEpochs | None = None  # None: its topic's partitions were never changed
+    waiting_partitions: int = 0  # of a later epoch: they wait until it has settled what is in an earlier one
     rate: Rate = NO_RATE  # of its last minutes
 
     @property
@@ -73,6 +74,26 @@ class GroupSurvey:
         if self.oldest_age is None or self.outside_hours:
             return None
         return self.oldest_age if self.working_for is None else min(self.oldest_age, self.working_for)
+
+
+def states(group: GroupSurvey) -> list[str]:
+    """Return the unusual states of a group as texts, in the active language."""
+    if group.paused:  # its partitions have no owner and stand still by intention
+        return [_("paused")]
+    if group.outside_hours:
+        return [_("outside its hours")]
+    found = [_("away: holds back collection")] if group.away else []
+    if group.budget_spent:
+        found.append(_("retry budget spent"))
+    elif group.limited:
+        found.append(_("limited"))
+    if group.stuck:
+        found.append(_("stuck"))
+    if group.waiting_partitions:
+        found.append(_("%(count)d wait for an earlier epoch") % {"count": group.waiting_partitions})
+    if group.unowned and group.subscribers:
+        found.append(_("%(count)d without owner") % {"count": group.unowned})
+    return found
 
 
 class StoredGroup(NamedTuple):

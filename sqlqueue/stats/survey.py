@@ -28,7 +28,6 @@ from sqlqueue.stats import sampling
 from sqlqueue.stats.backlogs import Backlog, backlogs_of
 from sqlqueue.stats.blocked import blocked_in_groups
 from sqlqueue.stats.changes import ChangeSurvey, changes
-from sqlqueue.stats.epochs import group_epochs
 from sqlqueue.stats.full_partitions import may_be_full
 from sqlqueue.stats.groups import GroupSurvey, StoredGroup, limited_groups, states_of, stored_groups
 from sqlqueue.stats.horizon_lag import horizon_lag, probed
@@ -190,7 +189,6 @@ def _group_surveys(reads: Reads, now: datetime, all_rates: Mapping[tuple[str, st
         if (known.flow.rate_per_key, known.flow.concurrency_per_key) != (None, None) and not retried:
             # No message waits for a retry: the one that holds the watermark waits for a limit of its key.
             stuck = [one for one in stuck if one.why != "failing"]
-        epochs = reads.epochs.get(topic)
         counted, blocked = [reads.backlogs[stored] for stored in behind], reads.blocked.get(group_topic, 0)
         yield GroupSurvey(
             topic,
@@ -213,7 +211,7 @@ def _group_surveys(reads: Reads, now: datetime, all_rates: Mapping[tuple[str, st
             working_for,
             group_topic in reads.limited,
             known.budget_spent,
-            group_epochs(epochs, by_group[group_topic], behind) if epochs else None,
+            len({stored.partition for stored in by_group[group_topic] if stored.waits}),
             all_rates.get(group_topic, NO_RATE),
         )
 

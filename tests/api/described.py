@@ -15,7 +15,7 @@ from sqlqueue.api.views import DESCRIPTION
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, ID_LENGTH, KEY_LENGTH, TOPIC_LENGTH
 from sqlqueue.monitoring.health import Excess
 from sqlqueue.monitoring.responses import GROUP_FIGURES
-from sqlqueue.stats.finding_kinds import Finding
+from sqlqueue.stats.findings import Finding, Kind
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.message_status import MessageStatus
 from sqlqueue.stats.survey import Survey
@@ -25,6 +25,7 @@ PLAIN: dict[type, dict[str, Any]] = {
     int: {"type": "integer"},
     float: {"type": "number"},
     str: {"type": "string"},
+    Kind: {"type": "string"},
     datetime: {"type": "string", "format": "date-time"},
 }
 OK = {
@@ -59,7 +60,8 @@ DETAILS: list[dict[str, list[str]]] = [{}, {"token": []}, {"session": []}]  # an
 
 def description() -> dict[str, Any]:
     """Return the document, without the version and where the endpoints are."""
-    lists = {"passed": _schema(list[Excess]), "attention": _schema(list[Finding])}
+    finding = _object({**_schema(Finding)["properties"], "word": _schema(str)})
+    lists = {"passed": _schema(list[Excess]), "attention": {"type": "array", "items": finding}}
     judged = {"ok": {"type": "boolean"}, "taken_at": _schema(datetime), **lists}
     figures = _schema(Survey)["properties"]
     group = {**_schema(GroupSurvey)["properties"], "away": {"type": "boolean"}}

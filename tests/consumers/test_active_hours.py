@@ -82,7 +82,10 @@ def test_neither_lag_nor_age_nor_a_missing_consumer_alarms_outside_the_hours(
     seen = survey(Log.of(options.DATABASE))
     assert (seen.groups[0].outside_hours, seen.groups[0].lag, seen.groups[0].waited) == (True, 1, None)
     assert excesses(seen) == []
-    assert {(one.kind, one.severity) for one in findings(seen)} == {("outside_hours", "note"), ("no_consumers", "note")}
+    assert {(one.kind.name, one.severity) for one in findings(seen)} == {
+        ("outside_hours", "note"),
+        ("no_consumers", "note"),
+    }
     override(Log.of(options.DATABASE), **GROUP_TOPIC, values={"active": None})
     assert {one.limit for one in excesses(survey(Log.of(options.DATABASE)))} == {"max_lag", "max_age", "no_subscriber"}
 

@@ -17,6 +17,7 @@ from sqlqueue.consumers.background.scheduler import SchedulerTask
 from sqlqueue.consumers.background.stats_recorder import StatsRecorder
 from sqlqueue.consumers.background.task import FAILING, RESERVE, BackgroundTask
 from sqlqueue.core.lease import HeldLease
+from sqlqueue.management import diagnostics, doctor
 from sqlqueue.models import (
     Activity,
     Batch,
@@ -27,11 +28,11 @@ from sqlqueue.models import (
     ScheduledMessage,
     SubscriberHeartbeat,
 )
-from sqlqueue.monitoring import diagnostics, doctor
 from sqlqueue.monitoring.responses import health
 from sqlqueue.operations.replay_requests import request_replay
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.cached import recent_survey
+from sqlqueue.stats.findings import ERROR
 from sqlqueue.stats.survey import survey
 from tests.consuming import QUICK, Consuming
 from tests.factories import ActivityFactory, PartitionLeaseFactory, ScheduledMessageFactory, SubscriberHeartbeatFactory
@@ -219,7 +220,7 @@ def test_a_lost_lease_is_noticed_though_as_many_are_held_as_before(died: Consumi
 
 def failing() -> list[doctor.Diagnosis]:
     examined = doctor.examine(diagnostics.read(LOG, ()))
-    return [one for one in examined if one.about == "background tasks" and one.level == doctor.ERROR]
+    return [one for one in examined if one.about == "background tasks" and one.level == ERROR]
 
 
 def test_one_that_fails_again_and_again_is_reported_until_it_gets_on(

@@ -11,11 +11,12 @@ from django.test import Client
 from sqlqueue import Delivery, NewMessage, Retry, publish_many
 from sqlqueue.core.partition import limits
 from sqlqueue.database.log import Log
+from sqlqueue.management.diagnostics import read
+from sqlqueue.management.doctor import Diagnosis, queue
 from sqlqueue.models import DeliveryState
-from sqlqueue.monitoring.diagnostics import read
-from sqlqueue.monitoring.doctor import ERROR, WARNING, Diagnosis, queue
 from sqlqueue.monitoring.responses import health
 from sqlqueue.stats.cached import recent_survey
+from sqlqueue.stats.findings import ERROR, WARNING
 from sqlqueue.stats.partitions import partition_stats
 from tests.admin.test_overview import page, words
 from tests.consumers.test_reading import OpenPublish
@@ -71,7 +72,7 @@ def test_a_group_that_fails_so_much_that_nothing_new_is_read_is_told(
 
     publish_many("t", [NewMessage(number, key=f"k{number}") for number in range(MESSAGES)])
     consuming.start()
-    told("full", ERROR, "This group fails: mend its handler", "fails with so many others that no new messages are read")
+    told("full", ERROR, "This group fails: mend its handler", "fail that nothing new is read there")
     assert DeliveryState.objects.filter(acked=False).count() < MESSAGES
     broken.clear()
     wait_until_settled("t", GROUP)
@@ -87,7 +88,7 @@ def test_a_transaction_beyond_which_nothing_more_is_delivered_is_told(
     publish_many("t", [NewMessage(number, key=f"k{number}") for number in range(MESSAGES)])
     consuming.start()
     try:
-        told("held", WARNING, "Find the transaction", "beyond an open transaction, that no new ones are read")
+        told("held", WARNING, "Find the transaction", "transaction that is still open that nothing new is read there")
         assert LIMIT <= len(seen) < MESSAGES
     finally:
         holder.commit()

@@ -65,7 +65,7 @@ def test_it_stops_tries_one_message_at_a_time_and_goes_on(
     consuming.start()
     consuming.start()
     wait_until(spent)
-    assert "budget_spent" in {one.kind for one in findings(survey(Log.of(options.DATABASE)))}
+    assert "budget_spent" in {one.kind.name for one in findings(survey(Log.of(options.DATABASE)))}
     wait_until(lambda: not partner.now)
     opened = ConsumerGroup.objects.get()
     wait_until(lambda: ConsumerGroup.objects.get().trial_at > opened.trial_at)

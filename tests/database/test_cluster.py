@@ -15,11 +15,12 @@ from sqlqueue.database.log import Log
 from sqlqueue.database.server_checks import findings
 from sqlqueue.leases import heartbeat
 from sqlqueue.management.commands.queuedoctor import _check_findings as check_findings
+from sqlqueue.management.diagnostics import read
+from sqlqueue.management.doctor import examine
 from sqlqueue.models import SubscriberHeartbeat
-from sqlqueue.monitoring.diagnostics import read
-from sqlqueue.monitoring.doctor import ERROR, WARNING, examine
 from sqlqueue.monitoring.responses import health, status
 from sqlqueue.stats.cached import recent_survey
+from sqlqueue.stats.findings import ERROR, WARNING
 from sqlqueue.stats.survey import survey
 from sqlqueue.version import __version__
 from tests.admin.test_overview import page, words

@@ -22,7 +22,7 @@ from sqlqueue.models import ConsumerGroup, Message, RelayPosition, ScheduledMess
 from sqlqueue.operations import repartition
 from sqlqueue.operations.replay import replay
 from sqlqueue.stats.attention import findings
-from sqlqueue.stats.finding_kinds import AWAY, DEAD_LETTERS
+from sqlqueue.stats.findings import AWAY, DEAD_LETTERS
 from sqlqueue.stats.survey import survey
 from sqlqueue.testing import drain
 from tests.database.plans import an_index_if_there_is_one, full_scans

@@ -15,7 +15,7 @@ from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.last_in_flight import in_doubt
 from sqlqueue.models import DeliveryState, Message, Offset, PartitionLease, SubscriberHeartbeat
 from sqlqueue.stats.attention import findings
-from sqlqueue.stats.finding_kinds import DEATHS, NO_CONSUMERS, Finding
+from sqlqueue.stats.findings import DEATHS, NO_CONSUMERS, Finding
 from sqlqueue.stats.survey import survey
 from tests.asking import ask
 from tests.consumer_processes import Consumers

@@ -21,7 +21,7 @@ from sqlqueue.log.groups import register
 from sqlqueue.models import SubscriberHeartbeat
 from sqlqueue.monitoring.health import excesses
 from sqlqueue.stats.attention import findings
-from sqlqueue.stats.finding_kinds import AWAY, LATE_HEARTBEATS, NO_CONSUMERS, UNWRITABLE, Finding
+from sqlqueue.stats.findings import AWAY, LATE_HEARTBEATS, NO_CONSUMERS, UNWRITABLE, Finding
 from sqlqueue.stats.survey import survey
 from tests.faults.test_read_only import SAYS, database_up, read_only_server, url_of
 from tests.logs import LOG

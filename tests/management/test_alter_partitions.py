@@ -26,7 +26,7 @@ from sqlqueue.monitoring.gauges import StatsCollector
 from sqlqueue.operations.repartition import Repartition, begin
 from sqlqueue.stats.attention import CHANGE_TAKES, findings
 from sqlqueue.stats.cached import recent_survey
-from sqlqueue.stats.finding_kinds import CHANGE, NOTE, WARNING
+from sqlqueue.stats.findings import CHANGE, NOTE, WARNING
 from sqlqueue.stats.survey import survey
 from tests.logs import LOG
 from tests.management.running import run

@@ -18,9 +18,9 @@ from sqlqueue.core.partition.claim_ahead import MOST_AHEAD
 from sqlqueue.database.sequence import look
 from sqlqueue.log.groups import register
 from sqlqueue.log.schedule import move_due
+from sqlqueue.management import diagnostics
 from sqlqueue.models import ConsumerGroup, Message, Offset, PublishGate, ScheduledMessage
 from sqlqueue.models.publish_gate import fill
-from sqlqueue.monitoring import diagnostics
 from sqlqueue.operations.pause import pause
 from tests.consuming import QUICK, Consuming
 from tests.factories import ScheduledMessageFactory
@@ -54,7 +54,7 @@ def test_a_healthy_queue(consuming: Consuming) -> None:
     consuming.drain()
     said = run("queuedoctor", "--strict")
     assert said.code == 0, said.out
-    for about in ("migrations", "connections", "indexes", "publish gate", "clocks", "groups", "topics", "horizon"):
+    for about in ("clocks", "all else"):
         assert f"ok       {about}: " in said.out
     assert f"isolation {'serializable' if connection.vendor == 'sqlite' else 'read committed'}" in said.out
     own = {"idle connections", "stopping"}  # notes on the tests' own settings

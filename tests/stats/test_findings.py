@@ -17,12 +17,11 @@ from sqlqueue.log.change_state import Progress
 from sqlqueue.log.groups import register
 from sqlqueue.models import Message
 from sqlqueue.monitoring.gauges import StatsCollector
-from sqlqueue.stats import change_texts, finding_kinds, pace_attention, process_attention
+from sqlqueue.stats import findings as kinds
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.cached import recent_survey
-from sqlqueue.stats.changes import ChangeSurvey
-from sqlqueue.stats.finding_commands import COMMANDS, command_line, with_commands
-from sqlqueue.stats.finding_kinds import FAILS, FALLS_BEHIND, NOTE, Finding
+from sqlqueue.stats.changes import ChangeSurvey, change_advice
+from sqlqueue.stats.findings import DEAD_LETTERS, FAILS, NO_CONSUMERS, UNREAD, Finding, Kind, command_line
 from sqlqueue.stats.survey import survey
 from tests.consuming import Consuming
 from tests.factories import ActivityFactory, DeadLetterFactory, DeliveryStateFactory, this_minute
@@ -34,7 +33,10 @@ HOUR = timedelta(hours=1)
 NAMES = ("crash-tests", "audit:v2")  # a topic and a group
 
 
-def found(kind: str) -> list[Finding]:
+KINDS = [one for one in vars(kinds).values() if isinstance(one, Kind)]
+
+
+def found(kind: Kind) -> list[Finding]:
     return [one for one in findings(survey(LOG)) if one.kind == kind]
 
 
@@ -80,65 +82,6 @@ def test_failures_that_are_fewer_or_few_are_none(served: None, counts: dict[str,
     assert found(FAILS) == []
 
 
-OLDER: dict[str, list[float]] = {"acked": [60, 60, 60], "lag": [1, 1, 1], "oldest_age": [3_400, 3_460, 3_520]}
-
-
-@pytest.mark.parametrize("lag", [[1, 1, 1], [1, 3, 5]])
-def test_a_group_whose_oldest_message_gets_older_is_found_although_it_works(
-    served: None, monkeypatch: pytest.MonkeyPatch, lag: list[float]
-) -> None:
-    minutes(**OLDER | {"lag": lag})
-    monkeypatch.setattr("sqlqueue.stats.survey.stuck_partitions", lambda *_: [])
-    [finding] = found(FALLS_BEHIND)
-    assert re.search(r"it settles \d\d messages a minute, the oldest has waited for 1 h", finding.text)
-
-
-def test_a_large_lag_that_grows_is_found(served: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace_attention, "MUCH_LAG", 2)
-    Message.objects.all().delete()
-    publish_many("t", range(3))
-    minutes(acked=[60, 60, 60], lag=[1, 2, 3], oldest_age=[1, 1, 1])
-    [finding] = found(FALLS_BEHIND)
-    assert finding.text.endswith("and the lag is 3.")
-    monkeypatch.setattr(pace_attention, "MUCH_LAG", 3)
-    assert found(FALLS_BEHIND) == []
-
-
-@pytest.mark.parametrize("lag", [[3, 3, 3], [1, 5, 3], [2, 3]])
-def test_one_that_does_not_grow_all_the_time_is_none(
-    served: None, monkeypatch: pytest.MonkeyPatch, lag: list[float]
-) -> None:
-    monkeypatch.setattr(pace_attention, "MUCH_LAG", 0)
-    monkeypatch.setattr("sqlqueue.stats.survey.stuck_partitions", lambda *_: [])
-    minutes(lag=lag, oldest_age=[1] * len(lag))
-    assert found(FALLS_BEHIND) == []
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"oldest_age": [5_000, 4_400, 3_520]},
-        {"oldest_age": [3_518, 3_519, 3_520]},
-        {"lag": [300, 200, 100]},  # a bulk of one time that is worked off
-        {"lag": [1, 300, 200], "oldest_age": [0, 60, 120]},  # one that was just published
-    ],
-)
-def test_a_group_that_catches_up_does_not_fall_behind(
-    served: None, monkeypatch: pytest.MonkeyPatch, changed: dict[str, list[float]]
-) -> None:
-    monkeypatch.setattr("sqlqueue.stats.survey.stuck_partitions", lambda *_: [])
-    if changed["oldest_age" if "oldest_age" in changed else "lag"][0] == 0:
-        Message.objects.update(created_at=this_minute())
-    minutes(**OLDER | changed)
-    assert found(FALLS_BEHIND) == []
-
-
-def test_one_that_is_stuck_is_told_as_that_alone(served: None) -> None:
-    minutes(**OLDER)
-    assert {one.kind for one in findings(survey(LOG)) if one.group} >= {finding_kinds.STUCK}
-    assert found(FALLS_BEHIND) == []
-
-
 def parsed(command: str) -> list[str]:
     """Return the words after `manage.py` of a command that its own parser takes; fail if it does not."""
     program, script, name, *words = shlex.split(command)
@@ -152,19 +95,18 @@ def quoted(text: str) -> list[str]:
     return re.findall("“(.*?)”", text)
 
 
-@pytest.mark.parametrize("kind", sorted(COMMANDS))
-def test_the_command_of_a_finding_works_as_it_is_printed(kind: str) -> None:
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_the_command_of_a_finding_works_as_it_is_printed(kind: Kind) -> None:
     publish(NAMES[0], 1)
     message = Message.objects.get()
     register(LOG, NAMES[1], NAMES[0], start=0)
     waits = {"message_offset": message.offset, "retry_count": 1, "invisible_until": timezone.now() + HOUR}
     DeliveryStateFactory.create(topic=NAMES[0], consumer_group=NAMES[1], partition=message.partition, **waits)
     DeadLetterFactory.create(original_topic=NAMES[0], original_offset=message.offset, failed_group=NAMES[1])
-    [one] = with_commands([Finding(kind, NOTE, "", "", "", *NAMES)], "")
+    one = Finding(kind, "", "", *NAMES).with_command("")
     name, *words = parsed(one.command)
-    [on_database] = with_commands([one], "b")
-    assert on_database.command == one.command, "what names a command keeps it"
-    [on_database] = with_commands([Finding(kind, NOTE, "", "", "", *NAMES)], "b")
+    assert one.with_command("b").command == one.command, "what names a command keeps it"
+    on_database = Finding(kind, "", "", *NAMES).with_command("b")
     assert parsed(on_database.command) == [name, *words, "--database", "b"]
     if name != "runconsumers":  # which runs until it is stopped
         said = run(name, *words, stdin="yes\n")
@@ -173,10 +115,10 @@ def test_the_command_of_a_finding_works_as_it_is_printed(kind: str) -> None:
 
 def test_the_commands_of_findings_without_a_group_or_a_topic_work() -> None:
     publish(NAMES[0], 1)
-    for kind in COMMANDS:
+    for kind in KINDS:
         for names in (NAMES[:1], ()):
-            if kind in (finding_kinds.UNREAD, finding_kinds.DEAD_LETTERS) or "{group}" not in COMMANDS[kind]:
-                [one] = with_commands([Finding(kind, NOTE, "", "", "", *names)], "")
+            if kind in (UNREAD, DEAD_LETTERS) or "{group}" not in kind.command:
+                one = Finding(kind, "", "", *names).with_command("")
                 assert "''" not in one.command
                 parsed(one.command)
 
@@ -185,9 +127,9 @@ def commands_in_texts() -> Iterator[str]:
     """Yield the commands that advices name in their sentences."""
     command = command_line(["queuetopic", "alter", "t", "--partitions", "8"], "")
     change = ChangeSurvey(4, 8, command, True, 0.0, Progress("gate", 1, 256))
-    yield from quoted(change_texts.advice("t", change))
+    yield from quoted(change_advice("t", change))
     with translation.override(None):
-        yield from quoted(next(iter(process_attention.of_processes(survey(LOG)))).advice)
+        yield from quoted(found(NO_CONSUMERS)[0].advice)
 
 
 def test_the_commands_that_advices_name_are_whole() -> None:
@@ -209,8 +151,3 @@ def test_the_doctor_and_the_admin_print_the_commands(admin_client: Client) -> No
         "<code>python manage.py runconsumers --topic t"
         in admin_client.get("/admin/sqlqueue/overview/").content.decode()
     )
-
-
-def test_every_kind_has_a_command() -> None:
-    kinds = {value for name, value in vars(finding_kinds).items() if name.isupper() and isinstance(value, str)}
-    assert set(COMMANDS) == kinds - {finding_kinds.ERROR, finding_kinds.WARNING, finding_kinds.NOTE}

@@ -32,7 +32,6 @@ class WorkItems(Effect):
     """Writes, counts and deletes work items."""
 
     exception = HandOver
-    subject = "work items"
     figures = survey.FIGURES
 
     def decide(self, error: HandOver) -> items.HandedOver:

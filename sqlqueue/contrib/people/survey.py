@@ -6,16 +6,20 @@ from collections import Counter
 from collections.abc import Sequence
 
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue.contrib.people.models.work_item import UNFINISHED
 from sqlqueue.core.effects import Count, Figure
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.log import Log
 from sqlqueue.stats import sampling
-from sqlqueue.stats.finding_kinds import NOTE, Finding, at_least
+from sqlqueue.stats.findings import NOTE, ONE_TOPIC, Finding, Kind
+from sqlqueue.stats.texts import at_least
 
 OVERDUE_NAME = "overdue_work_items"
+OVERDUE_WORK = Kind(
+    OVERDUE_NAME, NOTE, gettext_lazy("Overdue work"), "work items", ONE_TOPIC, "sqlqueue_people.view_workitem"
+)
 # Index: (state, topic); (state, due_at).
 OPEN = """
     SELECT 0, topic, COUNT(*) FROM (SELECT topic FROM sqlqueue_work_item WHERE state = %s LIMIT %s)
@@ -44,9 +48,7 @@ def _finding(topic: str, found: Count) -> Finding | None:
         "%(count)s work item of %(topic)s is overdue.", "%(count)s work items of %(topic)s are overdue.", found.count
     )
     return Finding(
-        OVERDUE_NAME,
-        NOTE,
-        _("Overdue work"),
+        OVERDUE_WORK,
         text % {"topic": topic, "count": at_least(found.count, found.more)},
         _("People should have done them by now. “My work” lists them first."),
         topic,

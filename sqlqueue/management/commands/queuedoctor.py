@@ -14,15 +14,16 @@ from django.core import checks
 import sqlqueue
 from sqlqueue.checks import TAG
 from sqlqueue.conf import settings
-from sqlqueue.consumers.registry import registry
+from sqlqueue.consumers.registry import Consumer, registry
 from sqlqueue.core.logfmt import printable
 from sqlqueue.core.settings import MOST_THREADS
 from sqlqueue.database.log import current_log
 from sqlqueue.database.server_checks import describe
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
-from sqlqueue.monitoring.diagnostics import Diagnostics, HandlerInfo, read
-from sqlqueue.monitoring.doctor import ERROR, NOTE, OK, WARNING, Diagnosis, examine
+from sqlqueue.management.diagnostics import Diagnostics, read
+from sqlqueue.management.doctor import OK, Diagnosis, examine
+from sqlqueue.stats.findings import ERROR, NOTE, WARNING
 
 PROCESSES, THREADS = arguments.whole(1, arguments.MOST_PROCESSES), arguments.whole(1, MOST_THREADS)
 HAS_ERRORS, HAS_WARNINGS = 1, 2
@@ -96,20 +97,14 @@ def _about(diagnostics: Diagnostics | None) -> dict[str, str]:
 def _check_findings() -> Iterator[Diagnosis]:
     """Yield a finding for each message of the system checks, those of the database included."""
     databases = [] if settings.problems() else [settings.DATABASE]
-    found = checks.run_checks(tags=[TAG], databases=databases)
-    for message in found:
+    for message in checks.run_checks(tags=[TAG], databases=databases):
         level = ERROR if message.level >= checks.ERROR else WARNING if message.level >= checks.WARNING else NOTE
         yield Diagnosis(level, f"check {message.id}", message.msg, message.hint or "")
-    if not found:
-        yield Diagnosis(OK, "checks", "no complaints about the settings, the handlers and the server")
 
 
-def _handlers() -> list[HandlerInfo]:
+def _handlers() -> list[Consumer]:
     try:
         registry.discover()
     except Exception:  # a system check reports it
         return []
-    return [
-        HandlerInfo(consumer.name, consumer.topic, consumer.group, consumer.options.visibility_timeout)
-        for _, consumer in sorted(registry.consumers.items())
-    ]
+    return [consumer for _, consumer in sorted(registry.consumers.items())]

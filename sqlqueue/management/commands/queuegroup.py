@@ -14,11 +14,11 @@ from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.databases import has_nothing_of
 from sqlqueue.management.moves import Moves, checked_partition
 from sqlqueue.management.positions import HELP, known_groups, known_topic, offset_above
-from sqlqueue.management.terminal import about, ago
 from sqlqueue.models import ConsumerGroup
 from sqlqueue.operations.acknowledge import acknowledge, preview
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.survey import survey
+from sqlqueue.stats.texts import about, duration
 
 
 class Command(QueueCommand):
@@ -105,7 +105,7 @@ class Command(QueueCommand):
                     f"{registered:%Y-%m-%d %H:%M}" if registered else "—",
                     start,
                     about(one.lag, one.estimated),
-                    ago(one.oldest_age),
+                    "—" if one.oldest_age is None else duration(one.oldest_age),
                     one.subscribers,
                     _state(one),
                 )

@@ -7,14 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import CommandError
-from django.utils import translation
 
 from sqlqueue.core import effects
 from sqlqueue.core.effects import texts
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.positions import HELP, known_topic, offset_above
-from sqlqueue.management.terminal import about
 from sqlqueue.operations.purge import PurgePreview, delete_purged, preview, purge
+from sqlqueue.stats.texts import about
 
 BATCHES = 1  # of 1,000 messages, between two steps of the progress bar
 
@@ -46,9 +45,8 @@ class Command(QueueCommand):
             raise CommandError("--json needs --no-input or --dry-run: it asks no questions")
         if not options["json"]:
             self._show(found)
-            with translation.override(None):
-                for text in texts(effects.unsettled(self.log, topic.name)):
-                    self.say(f"{text}: the purge leaves them.")
+            for text in texts(effects.unsettled(self.log, topic.name)):
+                self.say(f"{text}: the purge leaves them.")
         deleted, skipped = 0, []
         if not options["dry_run"]:
             over = " Groups skip what they have not settled." if unsettled else ""

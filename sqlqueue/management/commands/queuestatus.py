@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import CommandError
-from django.utils import translation
 
 from sqlqueue.core.effects import texts
 from sqlqueue.database.server_checks import describe
@@ -16,30 +15,22 @@ from sqlqueue.log.topic_options import differences, of_settings, told
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.one_message import by_id, by_offset, wrong_options
-from sqlqueue.management.terminal import about, ago
 from sqlqueue.management.topic_cells import by_settings
-from sqlqueue.stats import change_texts
 from sqlqueue.stats.attention import findings
-from sqlqueue.stats.finding_kinds import ERROR
+from sqlqueue.stats.findings import ERROR
 from sqlqueue.stats.group_status import GroupStatus
-from sqlqueue.stats.groups import GroupSurvey
+from sqlqueue.stats.groups import GroupSurvey, states
 from sqlqueue.stats.message_status import MessageStatus
 from sqlqueue.stats.search import HIGHEST
 from sqlqueue.stats.survey import Survey, survey
-from sqlqueue.stats.throughput import drained_in, pace
+from sqlqueue.stats.texts import about, duration
 from sqlqueue.stats.topics import TopicSurvey
 
 GROUPS = ("topic", "group", "lag", "oldest", "in-flight", "failing", "waiting", "dead")
-MORE = ("acked/s", "drained-in", "consumers", "state")
+MORE = ("acked/s", "consumers", "state")
 TOPICS = ("topic", "partitions", "priorities", "retention", "history", "scheduled", "overdue", "refused", "state")
 MESSAGE = ("group", "state", "attempts", "due", "progress", "result", "error")
 MOST_SHOWN = 60  # characters of a result or an error in the table; --json has all
-STUCK = {
-    "failing": "fails again and again",
-    "standing": "is not being settled",
-    "full": "fails with so many others that no new messages are read",
-    "held": "has so many messages delivered after it, beyond an open transaction, that no new ones are read",
-}
 
 
 class Command(QueueCommand):
@@ -114,15 +105,6 @@ class Command(QueueCommand):
             f"{stats.taken_at:%Y-%m-%d %H:%M:%S} UTC, {log.alias}: {describe(log)}."
             f" Consumer processes alive: {stats.subscribers}. Highest offset: {stats.highest_offset}."
         )
-        with translation.override(None):
-            for finding in findings(stats):
-                if finding.severity == ERROR and not finding.topic:
-                    self.note(f"{finding.text} {finding.advice}")
-        if stats.horizon_age > 1:
-            self.say(
-                f"The horizon is {stats.horizon_lag} offsets behind: a transaction that publishes is open, for at most"
-                f" {ago(stats.horizon_age)}."
-            )
         self.say()
         if not topics:
             self.say(
@@ -133,15 +115,8 @@ class Command(QueueCommand):
             return
         self.table(TOPICS, map(_topic, topics))
         for topic in topics:
-            with translation.override(None):
-                if counted := texts(topic.counts):
-                    self.say(f"{topic.name}: {', '.join(counted)}")
-        for topic in topics:
-            if topic.change is not None:
-                with translation.override(None):
-                    self.say(f"{change_texts.what(topic.name, topic.change)} {change_texts.far(topic.change)}")
-                    self.say(change_texts.advice(topic.name, topic.change))
-        for topic in topics:
+            if counted := texts(topic.counts):
+                self.say(f"{topic.name}: {', '.join(counted)}")
             for one in differences(topic):
                 why = "overridden" if one.overridden else "applied when the consumer processes start again"
                 self.say(
@@ -156,11 +131,18 @@ class Command(QueueCommand):
         for group in groups:
             if group.rate.filtered:
                 self.say(f"filtered: {group.group} of {group.topic} leaves out {group.rate.filtered:.1f} messages/s")
-            for stuck in group.stuck:
-                self.say(
-                    f"stuck: {group.group} of {group.topic}[{stuck.partition}] stands at offset {stuck.offset}, which"
-                    f" {STUCK[stuck.why]}, since {ago(stuck.seconds)}"
-                )
+        self._show_findings(stats, options)
+
+    def _show_findings(self, stats: Survey, options: dict[str, Any]) -> None:
+        """Print what needs attention of the topics and groups that were asked for, and of the whole queue."""
+        for one in findings(stats):
+            shown = one.topic in ("", *(options["topic"] or [one.topic]))
+            if shown and one.group in ("", *(options["group"] or [one.group])):
+                text = f"{one.severity}: {one.text}"
+                if one.severity == ERROR and not one.topic:
+                    self.note(f"{text} {one.advice}")
+                else:
+                    self.say(f"{text} ({one.command})")
 
 
 def _of_message(one: GroupStatus) -> tuple[object, ...]:
@@ -193,7 +175,7 @@ def _topic(topic: TopicSurvey) -> tuple[object, ...]:
 
 def _option_text(value: Any) -> str:
     """Return an option's value as text, a retention as a short duration."""
-    return ago(value) if isinstance(value, float) else told(value)
+    return duration(value) if isinstance(value, float) else told(value)
 
 
 def _group(group: GroupSurvey) -> tuple[object, ...]:
@@ -201,41 +183,19 @@ def _group(group: GroupSurvey) -> tuple[object, ...]:
         group.topic,
         group.group,
         about(group.lag, group.estimated),
-        ago(group.oldest_age),
+        "—" if group.oldest_age is None else duration(group.oldest_age),
         group.in_flight,
         group.failing,
         group.waiting,
         _at_least(group.dead_letters, group.more_dead_letters),
         f"{group.rate.acked:.1f}",
-        _drained_text(group),
         group.subscribers,
-        _state(group),
+        ", ".join(states(group)),
     )
 
 
 def _at_least(count: int, more: bool) -> str:
     return f"{count}{'+' if more else ''}"
-
-
-def _drained_text(group: GroupSurvey) -> str:
-    return "unknown" if group.lag and pace(group) is None else ago(drained_in(group))
-
-
-def _state(group: GroupSurvey) -> str:
-    if group.paused:
-        return "paused"
-    if group.outside_hours:
-        return "outside its hours"
-    states = ["away: holds back collection"] if group.away else []
-    states += ["retry budget spent"] if group.budget_spent else ["limited"] if group.limited else []
-    if group.stuck:
-        states.append(f"{len(group.stuck)} stuck")
-    if group.epochs and group.epochs.held:
-        at = group.epochs
-        states.append(f"epoch {at.present} of {at.newest}: {at.waiting} partitions wait for {at.unsettled} of it")
-    if group.subscribers and group.unowned:
-        states.append(f"{group.unowned} of {group.partitions} partitions unowned")
-    return ", ".join(states)
 
 
 def _plain(stats: Survey, topics: list[TopicSurvey], groups: list[GroupSurvey]) -> dict[str, Any]:
@@ -244,6 +204,6 @@ def _plain(stats: Survey, topics: list[TopicSurvey], groups: list[GroupSurvey]) 
         rate = group.rate
         settled = {"acked_per_second": rate.acked, "failed_per_second": rate.failed}
         settled["filtered_per_second"] = rate.filtered
-        group_values.append({**asdict(group), "away": group.away, **settled, "drained_in": drained_in(group)})
+        group_values.append({**asdict(group), "away": group.away, **settled})
     topic_values = [{**asdict(topic), **of_settings(topic.name)._asdict()} for topic in topics]
     return {**asdict(stats), "topics": topic_values, "groups": group_values}

@@ -10,7 +10,6 @@ from typing import Any
 
 from django.core.management import call_command
 from django.core.management.base import CommandError
-from django.utils import translation
 
 from sqlqueue.conf import settings
 from sqlqueue.core.effects import Count, texts
@@ -25,7 +24,6 @@ from sqlqueue.management import arguments, repartition
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.databases import has_nothing_of
 from sqlqueue.management.positions import HELP, known_topic
-from sqlqueue.management.terminal import about, ago
 from sqlqueue.management.topic_cells import by_settings
 from sqlqueue.models import Topic
 from sqlqueue.operations.create import create_topic, planned_topic
@@ -33,6 +31,7 @@ from sqlqueue.operations.drop import DropPreview, drop, preview_drop
 from sqlqueue.operations.layout_changes import open_block
 from sqlqueue.operations.purge import preview
 from sqlqueue.stats.survey import survey
+from sqlqueue.stats.texts import about, duration
 from sqlqueue.stats.topics import TopicSurvey
 
 
@@ -264,8 +263,7 @@ class Command(QueueCommand):
 
 
 def _of_effects(counts: Mapping[str, Count]) -> str:
-    with translation.override(None):
-        return "".join(f", {text}" for text in texts(counts))
+    return "".join(f", {text}" for text in texts(counts))
 
 
 def _overrides(options: dict[str, Any]) -> dict[str, Any]:
@@ -292,4 +290,4 @@ def _told(option: str, value: Any) -> str:
 
 
 def _retention(value: float | None) -> str:
-    return "for ever" if value is None else ago(value)
+    return "for ever" if value is None else duration(value)

@@ -46,5 +46,4 @@ def link_to_mine(request: HttpRequest) -> attention.Link:
 
 
 messages.SECTIONS.append(section_of_message)
-attention.PERMISSIONS[OVERDUE_ITEMS.name] = f"{APP}.view_workitem"
 attention.LINKS[OVERDUE_ITEMS.name] = link_to_mine

@@ -1,7 +1,8 @@
-"""Durations as text for people."""
+"""Durations and counts as texts for people, in the active language."""
 
 from __future__ import annotations
 
+from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
@@ -22,3 +23,13 @@ def duration(seconds: float) -> str:
     figures = {**parts, "seconds": whole % MINUTE}
     texts = [unit % figures for unit in units]
     return " ".join(texts if not texts[1].startswith("0 ") else texts[:1])
+
+
+def about(count: int, estimated: bool) -> str:
+    """Return a count as text, with ≈ before an estimate."""
+    return ("≈ " if estimated else "") + number_format(count, force_grouping=True)
+
+
+def at_least(count: int, more: bool) -> str:
+    """Return a count as text; more: there are more."""
+    return ("≥ " if more else "") + number_format(count, force_grouping=True)

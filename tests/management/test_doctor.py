@@ -1,21 +1,30 @@
 """The doctor judges what was read; each finding says what to do."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from sqlqueue.database.limits import ServerLimits
-from sqlqueue.monitoring import doctor
-from sqlqueue.monitoring.diagnostics import ClockSkew, Diagnostics, HandlerInfo, RuntimeSettings
-from sqlqueue.monitoring.doctor import ERROR, NOTE, OK, WARNING, Diagnosis, examine
+from sqlqueue.management import doctor
+from sqlqueue.management.diagnostics import ClockSkew, Diagnostics
+from sqlqueue.management.doctor import OK, Diagnosis, examine
+from sqlqueue.stats.findings import ERROR, NOTE, WARNING
 from tests.documents import ROOT
 
-MAIL = HandlerInfo("shop.mail", "orders", "mail", 60.0)
+
+def handler(name: str, timeout: float) -> Any:
+    return SimpleNamespace(name=name, options=SimpleNamespace(visibility_timeout=timeout))
+
+
+MAIL = handler("shop.mail", 60.0)
 WELL = Diagnostics(
     pending=True,
     limits=ServerLimits("read committed", 151, 12, 28_800.0, 50.0),
-    settings=RuntimeSettings(4, 60.0, 300, False),
+    connection={"CONN_MAX_AGE": 300, "CONN_HEALTH_CHECKS": False},
     processes=2,
+    threads=4,
     handlers=(MAIL,),
 )
 
@@ -28,16 +37,21 @@ def levels(about: str, **changes: object) -> list[str]:
     return [finding.level for finding in of(about, replace(WELL, **changes))]
 
 
-def runtime(**changes: object) -> RuntimeSettings:
-    return replace(WELL.settings, **changes)
+def kept(age: float | None, checks: bool = False) -> dict[str, object]:
+    return {"CONN_MAX_AGE": age, "CONN_HEALTH_CHECKS": checks}
 
 
 def limits(**changes: object) -> ServerLimits:
     return replace(WELL.limits, **changes)
 
 
-def test_what_is_well_is_said_too() -> None:
-    assert {finding.level for finding in examine(WELL) if finding.about != "migrations"} == {OK}
+@pytest.fixture(autouse=True)
+def patient(settings: Any) -> None:
+    settings.SQLQUEUE = {"SHUTDOWN_TIMEOUT": 60}
+
+
+def test_what_is_well_is_counted() -> None:
+    assert examine(WELL)[-1] == Diagnosis(OK, "all else", "3 of 5 examinations have found nothing")
 
 
 def test_the_arithmetic_of_connections_is_the_documents() -> None:
@@ -68,31 +82,31 @@ def test_connections_of_a_pooler() -> None:
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({}, [OK]),
-        ({"settings": runtime(conn_max_age=None)}, [WARNING]),
-        ({"settings": runtime(conn_max_age=28_800)}, [WARNING]),
-        ({"settings": runtime(conn_max_age=None, health_checks=True)}, [OK]),
+        ({}, []),
+        ({"connection": kept(None)}, [WARNING]),
+        ({"connection": kept(28_800)}, [WARNING]),
+        ({"connection": kept(None, True)}, []),
         ({"limits": limits(idle_timeout=60.0)}, [WARNING]),
-        ({"limits": limits(idle_timeout=5.0), "settings": runtime(conn_max_age=0)}, [NOTE]),
-        ({"limits": limits(idle_timeout=61.0), "settings": runtime(conn_max_age=60)}, [OK]),
-        ({"settings": runtime(conn_max_age=0)}, [NOTE]),
-        ({"limits": ServerLimits("serializable"), "settings": runtime(conn_max_age=0)}, [OK]),
+        ({"limits": limits(idle_timeout=5.0), "connection": kept(0)}, [NOTE]),
+        ({"limits": limits(idle_timeout=61.0), "connection": kept(60)}, []),
+        ({"connection": kept(0)}, [NOTE]),
+        ({"limits": ServerLimits("serializable"), "connection": kept(0)}, []),
     ],
 )
 def test_idle_connections(changes: dict[str, object], found: list[str]) -> None:
     assert levels("idle connections", **changes) == found
 
 
-@pytest.mark.parametrize(("wait", "level"), [(59.0, OK), (60.0, WARNING), (None, OK)])
-def test_lock_waits(wait: float | None, level: str) -> None:
-    assert levels("lock waits", limits=limits(lock_wait=wait)) == [level]
+@pytest.mark.parametrize(("wait", "found"), [(59.0, []), (60.0, [WARNING]), (None, [])])
+def test_lock_waits(wait: float | None, found: list[str]) -> None:
+    assert levels("lock waits", limits=limits(lock_wait=wait)) == found
 
 
 def test_handlers_that_may_outlive_a_stop() -> None:
     longer = (
         MAIL,
-        HandlerInfo("shop.report", "orders", "reports", 600.0),
-        HandlerInfo("shop.sum", "orders", "sums", 90.0),
+        handler("shop.report", 600.0),
+        handler("shop.sum", 90.0),
     )
     [found] = of("stopping", replace(WELL, handlers=longer))
     assert found.level == NOTE

@@ -1,0 +1,192 @@
+"""The doctor: judges the diagnostics, and advises. Topics and groups are judged by stats.attention, as on the admin's
+overview; what concerns this project's handlers is judged here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from sqlqueue.conf import settings
+from sqlqueue.core.keys import did_you_mean
+from sqlqueue.database.limits import OWN_CONNECTIONS
+from sqlqueue.management.diagnostics import MOST_REFUSALS, Diagnostics
+from sqlqueue.stats.attention import findings
+from sqlqueue.stats.findings import ERROR, NOTE, WARNING, command_line
+
+OK: Final = "ok"
+
+NEARLY_FULL = 0.8  # of the connections that the server allows
+FORWARDED_LATE = 30.0  # seconds
+CLOCK_TOLERANCE = 1.0  # seconds
+CLOCK_WRONG = 30.0  # seconds
+
+
+class Diagnosis(NamedTuple):
+    """A result of one examination. level: OK, NOTE, WARNING or ERROR; about: what was examined; text: what was found;
+    hint: what to do; command: shows more of it, or does that."""
+
+    level: str
+    about: str
+    text: str
+    hint: str = ""
+    command: str = ""
+
+
+def examine(read: Diagnostics) -> list[Diagnosis]:
+    """Return what every examination has found, and last, how many have found nothing."""
+    examinations = [migrations, *ON_THE_SERVER, *([] if read.pending else ON_TABLES)]
+    results = [list(examination(read)) for examination in examinations]
+    nothing = results.count([])
+    return [one for found in results for one in found] + [
+        Diagnosis(OK, "all else", f"{nothing} of {len(results)} examinations have found nothing")
+    ]
+
+
+def migrations(read: Diagnostics) -> Iterator[Diagnosis]:
+    """Examine whether the tables are those of this version."""
+    if read.pending:
+        hint = "python manage.py migrate sqlqueue (with --database if it is not the default one). Then ask again."
+        text = "the queue's tables are not up to date: nothing else can be examined"
+        yield Diagnosis(ERROR, "migrations", text, hint)
+
+
+def connections(read: Diagnostics) -> Iterator[Diagnosis]:
+    """Examine whether the server allows as many connections as the consumers take."""
+    allowed = read.limits.max_connections
+    if allowed is None:
+        return
+    own = OWN_CONNECTIONS + read.periodic + (read.forwarded is not None)
+    needed = read.processes * (2 * read.threads + own)
+    text = f"{read.processes} × (2 × {read.threads} threads + {own})"
+    if read.others:  # as many processes of each: their handlers publish here, and relay to it
+        needed += read.others * read.processes * 2 * read.threads
+        text += f" + {read.others} × {read.processes} × 2 × {read.threads} of other databases"
+    text += f" = {needed} for the consumers, "
+    if read.limits.pooled:  # whose own limits it does not say
+        text += f"which a pooler has to let in (max_client_conn); the server allows {allowed} to it and all others"
+        yield Diagnosis(OK, "connections", text)
+        return
+    text += f"of {allowed}"
+    if read.limits.connections is not None:
+        text += f"; {read.limits.connections} are open now"
+    hint = "Raise max_connections, or run fewer processes or threads; the web's workers need theirs, too."
+    level = ERROR if needed > allowed else WARNING if needed > NEARLY_FULL * allowed else OK
+    yield Diagnosis(level, "connections", text, "" if level == OK else hint)
+
+
+def idle_connections(read: Diagnostics) -> Iterator[Diagnosis]:
+    """Examine whether the server closes idle connections that Django would still use."""
+    idle, age = read.limits.idle_timeout, read.connection["CONN_MAX_AGE"]
+    if idle is not None and (age is None or age >= idle) and not read.connection["CONN_HEALTH_CHECKS"]:
+        kept = "for ever" if age is None else f"for {age:g} s"
+        text = f"CONN_MAX_AGE keeps connections {kept}, and the server closes idle ones after {idle:g} s"
+        hint = "Set CONN_HEALTH_CHECKS = True, or a CONN_MAX_AGE below that: else requests fail on dead connections."
+        yield Diagnosis(WARNING, "idle connections", text, hint)
+    if age == 0 and read.limits.max_connections is not None:
+        text = "CONN_MAX_AGE is 0: a busy handler thread opens a connection each second"
+        yield Diagnosis(NOTE, "idle connections", text, "Set CONN_MAX_AGE to some minutes.")
+
+
+def lock_waits(read: Diagnostics) -> Iterator[Diagnosis]:
+    """Examine whether a lock wait ends before a handler's visibility timeout does."""
+    wait = read.limits.lock_wait
+    for handler in read.handlers:
+        if wait is not None and wait >= handler.options.visibility_timeout:
+            text = (
+                f"a statement may wait for a lock for {wait:g} s, {handler.name} may run for"
+                f" {handler.options.visibility_timeout:g} s: it overruns before the database gives up"
+            )
+            hint = "Lower innodb_lock_wait_timeout (PostgreSQL: lock_timeout; SQLite: OPTIONS['timeout']),"
+            yield Diagnosis(WARNING, "lock waits", text, f"{hint} or raise its visibility_timeout.")
+
+
+def stopping(read: Diagnostics) -> Iterator[Diagnosis]:
+    """Examine whether a handler may run longer than a stopping process waits for it."""
+    limits = {one.name: one.options.visibility_timeout for one in read.handlers}
+    longer = [name for name, limit in limits.items() if limit > settings.SHUTDOWN_TIMEOUT]
+    if longer:
+        longest = max(longer, key=limits.__getitem__)
+        others = f" and {len(longer) - 1} more" if len(longer) > 1 else ""
+        text = (
+            f"a stop waits for handlers for {settings.SHUTDOWN_TIMEOUT:g} s (SHUTDOWN_TIMEOUT),"
+            f" {longest}{others} may run for {limits[longest]:g} s"
+        )
+        hint = (
+            "What is cut off is delivered again. If that is costly, raise SHUTDOWN_TIMEOUT and the service manager's."
+        )
+        yield Diagnosis(NOTE, "stopping", text, hint)
+
+
+def indexes(read: Diagnostics) -> Iterator[Diagnosis]:
+    """Examine whether the indexes exist that the statements need."""
+    for name in read.missing_indexes:
+        hint = "Create it again (python manage.py sqlmigrate sqlqueue 0001 shows how): without it, reads scan the log."
+        yield Diagnosis(ERROR, "indexes", f"{name} is missing", hint)
+
+
+def gate(read: Diagnostics) -> Iterator[Diagnosis]:
+    """Examine whether the rows of the publish gate exist."""
+    if read.missing_slots > 0:
+        text = f"{read.missing_slots} rows of sqlqueue_publish_gate are missing: publishing is refused at times"
+        yield Diagnosis(ERROR, "publish gate", text, "python manage.py migrate sqlqueue fills it again.")
+
+
+def forwarded(read: Diagnostics) -> Iterator[Diagnosis]:
+    """Examine, in a cluster of several writable servers, whether what is published on all of them enters the log."""
+    if read.forwarded is None:
+        return
+    found = read.forwarded
+    if found.oldest > FORWARDED_LATE or (found.writer.startswith("-") and found.waiting):
+        text = f"{found.waiting} messages wait, the oldest for {found.oldest:.0f} s, to enter through {found.writer!r}"
+        hint = "Let a consumer process run on that server; one that runs on another one takes over once none does."
+        yield Diagnosis(ERROR, "named server", text, hint)
+
+
+def clock(read: Diagnostics) -> Iterator[Diagnosis]:
+    """Examine whether the host's and the database's clocks agree."""
+    ahead, uncertainty = read.clock.ahead, read.clock.uncertainty
+    off = max(0.0, abs(ahead) - uncertainty)
+    relation = "ahead of" if ahead > 0 else "behind"
+    text = f"this host's is {abs(ahead):.3f} s {relation} the database's (± {uncertainty:.3f} s)"
+    level = OK if off <= CLOCK_TOLERANCE else NOTE if off <= CLOCK_WRONG else WARNING
+    hint = "Deliveries are not affected; times that you compute (publish(at=…)) or compare in logs are. Correct NTP."
+    yield Diagnosis(level, "clocks", text, "" if level == OK else hint)
+
+
+def queue(read: Diagnostics) -> Iterator[Diagnosis]:
+    """Examine topics and groups: what needs attention."""
+    assert read.survey is not None
+    for one in findings(read.survey):
+        yield Diagnosis(one.severity, one.kind.subject, one.text, one.advice, one.command)
+
+
+def handlers(read: Diagnostics) -> Iterator[Diagnosis]:
+    """Examine whether every group that no process serves has a handler, and every topic that a handler reads exists."""
+    assert read.survey is not None
+    known = {(handler.topic, handler.group) for handler in read.handlers}
+    for group in read.survey.groups:
+        if not group.subscribers and (group.topic, group.group) not in known:
+            text = f"{group.group!r} of {group.topic!r} has no handler here, and no process serves it"
+            remove = command_line(["queuegroup", "remove", group.topic, group.group], read.survey.database)
+            hint = "If it is no longer wanted, remove it. If a subscribe() loop or another project serves it: start"
+            yield Diagnosis(WARNING, "groups", f"{text}: it holds back collection", f"{hint} that.", remove)
+    names = {topic.name for topic in read.survey.topics}
+    for name in sorted({topic for topic, _group in known} - names):
+        near = did_you_mean(name, names)
+        hint = f"Perhaps nothing has happened yet.{near if 'Did you mean' in near else ''}"
+        yield Diagnosis(NOTE, "topics", f"{name!r} has a handler, and nothing was ever published to it", hint)
+
+
+def refusals(read: Diagnostics) -> Iterator[Diagnosis]:
+    """Say why scheduled messages were refused."""
+    for row in read.refusals[:MOST_REFUSALS]:
+        text = f"id {row.pk} for topic {row.topic!r} was refused: {row.refusal or ''}"
+        hint = "Correct or withdraw it in the admin (Scheduled messages); or correct its row and set refused = 0."
+        yield Diagnosis(NOTE, "scheduled messages", text, hint)
+    if len(read.refusals) > MOST_REFUSALS:
+        yield Diagnosis(NOTE, "scheduled messages", "more were refused", "The admin's list of them has them all.")
+
+
+Examination = Callable[[Diagnostics], Iterator[Diagnosis]]
+ON_THE_SERVER: tuple[Examination, ...] = (connections, idle_connections, lock_waits, stopping)
+ON_TABLES: tuple[Examination, ...] = (indexes, gate, forwarded, clock, queue, handlers, refusals)
