@@ -81,9 +81,9 @@ def test_what_is_not_due_is_asked_for_by_the_rows_own_keys(
     """So many at once, and no row that its owner knows to be due, or acked: these may be thousands."""
     asked: list[int] = []
 
-    def note(alias: str, rows: Any, server: Any = None) -> Any:
+    def note(log: Log, rows: Any, server: Any = None) -> Any:
         asked.append(sum(map(len, rows.values())))
-        return fetch.changed(Log.of(alias), rows, server)
+        return fetch.changed(log, rows, server)
 
     monkeypatch.setattr(reader, "changed", note)
     wait_until(lambda: len(asked) > 2)
