@@ -1,18 +1,107 @@
-"""Analytics of messages, receipts and dead letters by hour, topic and group: plain functions of DataFrames."""
+"""Analytics of messages, receipts and dead letters by hour, topic and group: plain functions of DataFrames, and which
+days of a topic have something new."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, timedelta, timezone
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
-from sqlqueue.contrib.spark.archive_rows import utc_day, utc_hour
+from sqlqueue.contrib.spark.archive_rows import (
+    MESSAGES,
+    OFFSET_COLUMN,
+    RECEIPTS,
+    TIME_COLUMN,
+    rows_between,
+    utc_day,
+    utc_hour,
+)
+from sqlqueue.contrib.spark.storage import Archive
 from sqlqueue.core.fingerprint import fingerprint
+from sqlqueue.database.log import Log
 
 OUTCOMES: Final = ("acked", "retried", "postponed", "dead")
 PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+DEAD_LETTERS = "dead_letters"
+
+
+@dataclass(frozen=True)
+class TopicRows:
+    """A topic's rows on one database, up to a horizon. frontiers: by kind, the highest offset (id) in the archive;
+    later rows are read from the database, so that rows in both are read once."""
+
+    spark: SparkSession
+    log: Log
+    topic: str
+    horizon: int
+    archive: Archive | None
+    frontiers: dict[str, int]
+
+    def rows(
+        self, kind: str, first: int = 1, last: int | None = None, days: tuple[str, str] | None = None
+    ) -> DataFrame:
+        """Return messages with offsets, or receipts with ids, from `first` to `last`, both included. days: the
+        first and the last UTC day of what is wanted, as YYYY-MM-DD."""
+        last = self.horizon if kind == MESSAGES and last is None else last
+        frontier = self.frontiers[kind] if self.archive and self.archive.has(kind) else 0
+        options = {"since": days[0], "until": str(date.fromisoformat(days[1]) + timedelta(1))} if days else {}
+        live = rows_between(self.spark, self.log, kind, self.topic, max(first, frontier + 1), last, **options)
+        rows = live = live.drop("database")  # there is one
+        if self.archive and first <= frontier:
+            offset = F.col(OFFSET_COLUMN[kind])
+            old = self.archive.read(self.spark, kind, topic=self.topic, days=days)
+            old = old.where((offset >= first) & (offset <= frontier))
+            old = old if last is None else old.where(offset <= last)
+            rows = old.drop("segment", "date").unionByName(live)
+        if days:
+            rows = rows.where(utc_day(TIME_COLUMN[kind]).between(*days))
+        return rows
+
+    def dead_letters(self) -> DataFrame:
+        """Return the topic's dead letters, which are never archived."""
+        return rows_between(self.spark, self.log, DEAD_LETTERS, self.topic, 1, self.horizon)
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedHours:
+    """The days that were computed, as YYYY-MM-DD, and small DataFrames with a row for each hour."""
+
+    days: list[str]
+    statistics: DataFrame
+    errors: DataFrame
+
+
+def analyse(topic_rows: TopicRows, offset: int, receipt: int) -> ComputedHours | None:
+    """Compute the days of a topic that have a message above `offset` or a receipt above the id `receipt`.
+
+    Return None if there is no such day. (0, 0) computes all days. A day is computed from all of its rows, so that a
+    second run gives the same.
+    """
+    dead_letters = topic_rows.dead_letters()
+    new = [
+        days_of(topic_rows.rows(MESSAGES, offset + 1), "created_at"),
+        days_of(topic_rows.rows(RECEIPTS, receipt + 1), "finished_at"),
+        days_of(dead_letters.where(F.col("offset") > offset), "failed_at"),
+    ]
+    days = sorted(row["day"] for row in new[0].union(new[1]).union(new[2]).distinct().collect())  # a row a day
+    if not days:
+        return None
+    span = (days[0], days[-1])
+    chosen = of_days(topic_rows.rows(RECEIPTS, days=span), "finished_at", days)
+    published = of_days(topic_rows.rows(MESSAGES, days=span), "created_at", days)
+    statistics = hourly(published, chosen, _messages_of(topic_rows, chosen))
+    return ComputedHours(days, statistics, errors_by_hour(of_days(dead_letters, "failed_at", days)))
+
+
+def as_rows(hours: DataFrame) -> Iterator[dict[str, Any]]:
+    """Yield hours with aware times: PySpark gives naive ones in the time zone of the process."""
+    for row in hours.coalesce(1).toLocalIterator():  # one job, not one for each partition
+        yield {**row.asDict(), "hour": row["hour"].astimezone(timezone.utc)}
 
 
 def published_by_hour(messages: DataFrame) -> DataFrame:
@@ -98,6 +187,12 @@ def days_of(rows: DataFrame, column: str) -> DataFrame:
 def of_days(rows: DataFrame, column: str, days: list[str]) -> DataFrame:
     """Return the rows whose time lies in one of the days."""
     return rows.where(utc_day(column).isin(days))
+
+
+def _messages_of(topic_rows: TopicRows, receipts: DataFrame) -> DataFrame:
+    """Return the messages in the range of the receipts' offsets, whenever they were published."""
+    (bounds,) = receipts.agg(F.min("offset").alias("low"), F.max("offset").alias("high")).collect()  # one row
+    return topic_rows.rows(MESSAGES, bounds["low"] or 1, bounds["high"] or 1)
 
 
 def _milliseconds(start: str, end: str) -> Column:

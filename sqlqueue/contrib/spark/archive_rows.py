@@ -11,10 +11,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
+from sqlqueue.database.log import Log
+
 HOUR = 3_600_000_000  # microseconds
 DAY = 24 * HOUR
-SCHEMA_VERSION: Final = 2
-ADDED_IN: Final = {"body": 2}  # in which version of the schema a column was added
+SCHEMA_VERSION: Final = 1
 MESSAGES, RECEIPTS = "messages", "receipts"
 KINDS: Final = (MESSAGES, RECEIPTS)
 
@@ -75,12 +76,10 @@ def archived(rows: DataFrame, kind: str = MESSAGES) -> DataFrame:
     return rows.select(*columns, F.col("topic"), date)
 
 
-def total_columns(kind: str = MESSAGES, version: int = SCHEMA_VERSION) -> list[Column]:
-    """Return the aggregates that SegmentTotals consists of, for rows that were archived with this version of the
-    schema."""
+def total_columns(kind: str = MESSAGES) -> list[Column]:
+    """Return the aggregates that SegmentTotals consists of."""
     offset = F.col(OFFSET_COLUMN[kind])
-    names = [name for name in _COLUMNS[kind] if ADDED_IN.get(name, 1) <= version]
-    values = [column for name in names for column in (F.col(name), F.col(name).isNull())]
+    values = [column for name in _COLUMNS[kind] for column in (F.col(name), F.col(name).isNull())]
     checksum = F.sum(F.xxhash64(*values, F.col("topic"), F.col("date")).cast("decimal(20,0)"))
     return [
         F.count(F.lit(1)).alias("rows"),
@@ -102,9 +101,9 @@ def as_totals(values: dict[str, Any]) -> SegmentTotals:
     )
 
 
-def totals_of(rows: DataFrame, kind: str = MESSAGES, version: int = SCHEMA_VERSION) -> SegmentTotals:
+def totals_of(rows: DataFrame, kind: str = MESSAGES) -> SegmentTotals:
     """Compute the totals of archived rows."""
-    (row,) = rows.agg(*total_columns(kind, version)).collect()  # one row
+    (row,) = rows.agg(*total_columns(kind)).collect()  # one row
     return as_totals(row.asDict())
 
 
@@ -118,16 +117,30 @@ def read_parquet(spark: SparkSession, folder: str, kind: str, paths: Sequence[st
     return reader.option("basePath", f"{folder}/{kind}").parquet(*paths)
 
 
-def write_parquet(rows: DataFrame, path: str, *parts: str, replace: bool = False) -> None:
-    """Write rows as Parquet, partitioned by the columns `parts`; replace: overwrite the partitions that `rows` has.
+def write_parquet(rows: DataFrame, path: str, *parts: str) -> None:
+    """Write rows as Parquet, partitioned by the columns `parts`.
 
     Times are written with their time zone, as every reader knows them; this is a setting of the whole Spark session.
     """
     rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    writer = rows.write.option("compression", "zstd").partitionBy(*parts)
-    if replace:
-        writer = writer.mode("overwrite").option("partitionOverwriteMode", "dynamic")
-    writer.parquet(path)
+    rows.write.option("compression", "zstd").partitionBy(*parts).parquet(path)
+
+
+def rows_between(
+    spark: SparkSession, log: Log, table: str, topic: str, first: int, last: int | None, **options: str
+) -> DataFrame:
+    """Return a topic's messages (or dead letters) in the database with offsets from `first` to `last`, or its receipts
+    with ids in that range, both ends included. options: further ones of the data source."""
+    low, high = ("fromId", "toId") if table == RECEIPTS else ("from", "to")
+    reader = (
+        spark.read.format("sqlqueue")
+        .option("table", table)
+        .option("topic", topic)
+        .option("alias", log)
+        .options(**options)
+    )
+    reader = reader.option(low, first)
+    return (reader if last is None else reader.option(high, last)).load()
 
 
 def utc_hour(column: str) -> Column:

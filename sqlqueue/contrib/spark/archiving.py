@@ -1,8 +1,9 @@
-"""Archiving of a topic: each segment is written, read back, compared, published, and then committed."""
+"""Archiving of a topic: each segment is written, read back, compared, published, and then committed. Verification reads
+the files again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -15,14 +16,16 @@ from sqlqueue.contrib.spark.archive_rows import (
     SegmentTotals,
     archived,
     as_totals,
+    rows_between,
     total_columns,
     totals_of,
 )
+from sqlqueue.contrib.spark.manifest import DamagedArchive
 from sqlqueue.contrib.spark.storage import Archive, Draft
-from sqlqueue.contrib.spark.topic_rows import rows_between
 
 if TYPE_CHECKING:  # needs Django, which this module does without
     from sqlqueue.contrib.spark.archivist import Archivist
+    from sqlqueue.contrib.spark.models import ArchiveSegment
 
 ROWS_OF_A_FILE = 250_000
 FAILURES = (PySparkException, Py4JJavaError)  # the exceptions of a failed Spark job
@@ -74,6 +77,49 @@ def archive_topic(
         while within := owner.next_range(kind, segment_rows, receipts_to):
             draft = draft_of(kind, within.first, within.last)
             yield _archive_segment(spark, owner, draft, identity, kind, within.first, within.last)
+
+
+def differences(spark: SparkSession, segments: Sequence[ArchiveSegment], folder: Archive, kind: str) -> list[str]:
+    """Read each segment of a topic again, and return a line for each difference; go on after a damaged segment."""
+    return [f"{segment}: {wrong}" for segment in segments for wrong in _differences(spark, segment, folder, kind)]
+
+
+def gaps(segments: Sequence[ArchiveSegment], lost_to: int) -> list[str]:
+    """Return a line for each range of offsets that no segment has, between two of a topic, or behind the last one up to
+    `lost_to`. What the topic had there is gone: it had no archive group, or that was moved past it."""
+    ends = [(segment.first_offset - 1, segment.last_offset) for segment in segments]
+    before = [last for _, last in ends]
+    after = [*(first for first, _ in ends[1:]), lost_to]
+    return [
+        f"{segment.kind} of {segment.topic}, {last + 1}-{end}: in no segment; what the topic had there is gone: it had "
+        "no group archive meanwhile, or that was moved past it"
+        for segment, last, end in zip(segments, before, after)
+        if end > last
+    ]
+
+
+def unknown_segments(topic: str, segments: Iterable[ArchiveSegment], folder: Archive, kind: str) -> list[str]:
+    """Return a line for each segment of a topic in the folder that the manifest does not have."""
+    known = {segment.path for segment in segments}
+    return [f"{path} is in no manifest" for path in folder.unknown(kind, topic, known)]
+
+
+def _differences(spark: SparkSession, segment: ArchiveSegment, folder: Archive, kind: str) -> list[str]:
+    try:
+        manifest = folder.manifest(segment.path)
+        if manifest is None:
+            return [f"{segment.path} is missing from {folder.root}, or has no manifest"]
+        if damages := folder.damages(manifest):
+            return damages
+        files = [manifest.file(path) for path in folder.files(manifest)]
+        found = totals_of(folder.read_files(spark, kind, files), kind)
+    except DamagedArchive as error:
+        return [str(error)]
+    except FAILURES as error:
+        return [f"its files cannot be read: {str(error).strip().splitlines()[0]}"]
+    expected = (segment.row_count, segment.lowest, segment.highest, segment.checksum)
+    actual = (found.rows, found.lowest, found.highest, found.checksum)
+    return [] if actual == expected else [f"the manifest says {expected}, the files hold {actual}"]
 
 
 def _sweep(owner: Archivist, folder: Archive, kind: str) -> list[str]:

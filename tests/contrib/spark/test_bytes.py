@@ -9,12 +9,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from sqlqueue import publish
-from sqlqueue.contrib.spark.archive_rows import totals_of
 from sqlqueue.contrib.spark.files import ROW
-from sqlqueue.contrib.spark.folder import Folder
-from sqlqueue.contrib.spark.models import ArchiveSegment
 from sqlqueue.contrib.spark.rehydrate import archived_messages, rehydrated
-from sqlqueue.contrib.spark.verifying import differences
 from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.payloads.content_types import UNKNOWN
 from sqlqueue.testing import published
@@ -49,26 +45,6 @@ def test_bytes_go_through_reads_the_archive_and_back(spark: SparkSession, tmp_pa
     copies = {one.content_type: (one.payload, one.headers) for one in published("copies")}
     assert copies == {PDF: (CONTENT, {}), UNKNOWN: (b"", {}), None: ({"n": 1}, {})}
     assert not Message.objects.filter(topic="copies").exclude(expires_at=None).exists()
-
-
-def test_an_archive_of_before_is_verified_by_the_columns_it_has(spark: SparkSession, tmp_path: Path) -> None:
-    folder = tmp_path / "archive"
-    for number in range(4):
-        publish("t", number, key="k")
-    archive(spark, folder, segment_rows=2)
-    segments = list(ArchiveSegment.objects.order_by("first_offset"))
-    former, present = segments
-    rows = (
-        Folder(folder).read(spark, "messages").where(F.col("segment") == f"{former.first_offset}-{former.last_offset}")
-    )
-    values = [column for name in FIRST_VERSION for column in (F.col(name), F.col(name).isNull())]
-    hashed = F.sum(F.xxhash64(*values, F.col("topic"), F.col("date")).cast("decimal(20,0)"))
-    checksum = format(int(rows.agg(hashed).collect()[0][0]) % 2**64, "016x")
-    assert checksum == totals_of(rows, version=1).checksum != former.checksum
-    former.schema_version, former.checksum = 1, checksum
-    assert differences(spark, segments, Folder(folder), "messages") == []
-    present.schema_version = 1
-    assert len(differences(spark, segments, Folder(folder), "messages")) == 1
 
 
 def test_rows_of_bytes_become_messages(spark: SparkSession) -> None:

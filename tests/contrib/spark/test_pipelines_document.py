@@ -18,7 +18,7 @@ from tests.logs import LOG
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
 
-PLACES = {"/var/lib/lake": "lake", "/var/lib/statistics": "statistics", "flights-*.csv": "flights.csv"}
+PLACES = {"/var/lib/lake": "lake", "flights-*.csv": "flights.csv"}
 CSV = """\
 tailnum,carrier,flight,date,scheduled,delay
 N1,UA,1,2013-01-31,2013-01-31 05:15:00,2

@@ -54,7 +54,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--flights", type=int, default=TOTAL_FLIGHTS, help="how many (default: all, %(default)s)")
-        parser.add_argument("--folder", help="where archive and statistics go (default: `lake` in VAR_DIR)")
+        parser.add_argument("--folder", help="where archive and plots go (default: `lake` in VAR_DIR)")
         parser.add_argument("--images", help="where the plots go (default: `plots` in that folder)")
         parser.add_argument("--master", default="local[2]", help="where Spark runs (%(default)s)")
 
@@ -83,8 +83,7 @@ class Command(BaseCommand):
         call_command("migrate", verbosity=0)
         if Message.objects.exists():
             raise CommandError("This database has messages already: give an empty one in DATABASE_URL.")
-        for name in ("archive", "statistics"):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
+        shutil.rmtree(self.folder / "archive", ignore_errors=True)
 
     def run_pipeline(self, options: dict[str, Any]) -> None:
         """Run the steps one after another, in one Spark session."""
@@ -143,7 +142,7 @@ class Command(BaseCommand):
         with self.timed("verify", Message.objects.filter(topic=TOPIC).count() + receipts()):
             call_command("queuearchive", folder, topic=[TOPIC], verify=True)
         with self.timed("analytics", Message.objects.filter(topic=TOPIC).count() + receipts()):
-            call_command("queueanalytics", topic=[TOPIC], archive=folder, output=str(self.folder / "statistics"))
+            call_command("queueanalytics", topic=[TOPIC], archive=folder)
         comparisons = list(self.comparisons(spark, flights))
         for comparison in comparisons:
             self.console.print(verdict(comparison), soft_wrap=True)

@@ -12,7 +12,6 @@ from django.core.management.base import CommandError
 from django.db import transaction
 
 from sqlqueue.conf import settings
-from sqlqueue.contrib.spark.hours import merged
 from sqlqueue.contrib.spark.management.base import SparkCommand
 from sqlqueue.contrib.spark.models import ArchiveSegment, HourlyError, HourlyStatistic
 from sqlqueue.contrib.spark.models.archive_segment import MESSAGES, RECEIPTS
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Command(SparkCommand):
-    """Computes the analytics of each topic, and stores them in tables and files."""
+    """Computes the analytics of each topic, and stores them in tables."""
 
     help = (
         "Compute, by hour, topic and group, counts, latencies, retries, errors and key skew of what was published and "
@@ -47,9 +46,6 @@ class Command(SparkCommand):
         parser.add_argument("--topic", action="append", default=[], help="only this topic (repeatable; default: all)")
         parser.add_argument(
             "--archive", help="the archive's folder, from which messages that collection has deleted are read"
-        )
-        parser.add_argument(
-            "--output", help="also write the hours to Parquet, into the folders `statistics` and `errors` of this one"
         )
         parser.add_argument(
             "--receipt-lag",
@@ -96,10 +92,9 @@ class Command(SparkCommand):
 
     def analyse(self, spark: SparkSession, database: str, topic: str, horizon: int, options: dict[str, Any]) -> None:
         """Compute and store one topic's hours on a database; with --dry-run only name the days."""
-        from sqlqueue.contrib.spark.analysing import analyse
+        from sqlqueue.contrib.spark.analytics import TopicRows, analyse
         from sqlqueue.contrib.spark.archive import of_database
         from sqlqueue.contrib.spark.manifest import ForeignSegment
-        from sqlqueue.contrib.spark.topic_rows import TopicRows
 
         root = options["archive"]
         archive = of_database(root, database, home_log() == current_log()) if root else None
@@ -120,13 +115,9 @@ class Command(SparkCommand):
         if options["dry_run"]:
             self.say(f"{topic}: {', '.join(hours.days)} would be computed")
             return
-        days = None if options["everything"] else hours.days
         counts = [
-            self.store(spark, rows, objects.using(current_log().alias), topic, days, output_of(options, database, name))
-            for rows, objects, name in (
-                (hours.statistics, HourlyStatistic.objects, "statistics"),
-                (hours.errors, HourlyError.objects, "errors"),
-            )
+            self.store(rows, objects.using(current_log().alias))
+            for rows, objects in ((hours.statistics, HourlyStatistic.objects), (hours.errors, HourlyError.objects))
         ]
         written, incomplete = zip(*counts)
         self.say(
@@ -138,36 +129,15 @@ class Command(SparkCommand):
             )
         )
 
-    def store(
-        self,
-        spark: SparkSession,
-        hours: DataFrame,
-        objects: HourlyQuerySet,
-        topic: str,
-        days: list[str] | None,
-        output: str | None,
-    ) -> tuple[int, int]:
-        """Store hours in the files, then in their table in one transaction.
-
-        The files come first: a later run does not compute again what the table holds. Return how many hours were
-        stored, and for how many of them known values were kept, since the log no longer has everything.
-        """
-        from sqlqueue.contrib.spark.analysing import as_rows, write
+    def store(self, hours: DataFrame, objects: HourlyQuerySet) -> tuple[int, int]:
+        """Store hours in their table, in one transaction; return how many, and for how many of them known values were
+        kept, since the log no longer has everything."""
+        from sqlqueue.contrib.spark.analytics import as_rows
 
         rows = list(as_rows(hours))
-        if output:
-            whole, _ = merged(objects.columns, objects.known(topic, days), rows)
-            write(spark, whole, hours.schema, objects.columns, output)
         retries.close_lost_connections()  # Spark may have taken longer than an idle connection lasts
         with transaction.atomic(using=objects.db):
             return objects.store(rows)
-
-
-def output_of(options: dict[str, Any], database: str, name: str) -> str | None:
-    """Return the folder of a database's files; None without --output."""
-    if not options["output"]:
-        return None
-    return f"{options['output']}/{name}" + (f"/database={database}" if database else "")
 
 
 def reached(topic: str, lag: float) -> tuple[int, int]:

@@ -148,7 +148,7 @@ class Command(SparkCommand):
     def verify(self, spark: SparkSession, database: str, topic: str, options: dict[str, Any]) -> list[str]:
         """Compare a topic's files with the manifest; return a line for each difference."""
         from sqlqueue.contrib.spark.archive import existing, of_database
-        from sqlqueue.contrib.spark.verifying import differences, gaps, unknown_segments
+        from sqlqueue.contrib.spark.archiving import differences, gaps, unknown_segments
 
         existing(options["folder"])
         folder = of_database(options["folder"], database, home_log() == current_log())
