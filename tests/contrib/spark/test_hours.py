@@ -4,8 +4,8 @@ from datetime import datetime, timezone
 
 import pytest
 
-from sqlqueue.contrib.spark.hours import Columns, merged
 from sqlqueue.contrib.spark.models import HourlyStatistic, hourly
+from sqlqueue.contrib.spark.models.hourly import Columns, merged
 
 COLUMNS = Columns(unique=("hour",), counts=("acked", "dead"), figures=("p50",), progress=("last",))
 
