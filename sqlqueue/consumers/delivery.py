@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 from sqlqueue.consumers.unknown import unknown
 from sqlqueue.core.keys import checked_text
 from sqlqueue.core.membership import batch_of
+from sqlqueue.core.plain_json import decode
 from sqlqueue.core.settle_plan import Attempt
 from sqlqueue.database.clock import moment
 from sqlqueue.database.log import current_log
@@ -19,7 +20,6 @@ from sqlqueue.log.progress import Reported
 from sqlqueue.log.results import reply_text
 from sqlqueue.models.progress import NOTE_LENGTH
 from sqlqueue.payloads.content_types import content_type_of
-from sqlqueue.payloads.plain_json import decode
 from sqlqueue.payloads.reader import PayloadReader
 from sqlqueue.payloads.versions import callers
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any
 
 from sqlqueue.exceptions import InvalidMessage
@@ -12,10 +13,8 @@ from sqlqueue.exceptions import InvalidMessage
 DEEPEST = 500  # Python's own reader ends at some 1,000, less what is on its stack already
 BETWEEN_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[^][{}"]+', re.DOTALL)
 
-# What JSON has a value of its own for, without anything inside.
-SCALARS = frozenset({str, int, float, bool, type(None)})
 LEAST_WHOLE, MOST_WHOLE = -(2**63), 2**64 - 1  # MySQL makes doubles of what lies beyond
-# What refers to itself ends at the depth of nesting. To look out for that would cost half as much as is_exact().
+# What refers to itself ends at the depth of nesting. To look out for that would cost half as much as is_plain().
 JSON_OPTIONS: Mapping[str, Any] = {
     "ensure_ascii": False,
     "allow_nan": False,
@@ -44,31 +43,29 @@ def encode(
     return text
 
 
-def is_exact(value: Any) -> bool:
-    """Tell whether a value that could be encoded comes back equal from every database: there are no tuples in it, all
-    keys are strings, and whole numbers have up to 64 bits.
-
-    Subclasses of JSON's own types (an IntEnum, a defaultdict) equal what comes back. What else there is an encoder has
-    made JSON of, and is not looked at.
-    """
-    items: Iterable[Any]
-    if isinstance(value, dict):
+def is_plain(value: Any) -> bool:
+    """Tell whether a value consists of just the types that JSON has (dict, list, str, int, float, bool, None: no
+    subclass), and comes back equal from every database: all keys are str, whole numbers have up to 64 bits, and
+    numbers are finite."""
+    kind = type(value)
+    if kind is dict:
         for key in value:
-            if not isinstance(key, str):
+            if type(key) is not str:
                 return False
-        items = value.values()
-    elif isinstance(value, list):
-        items = value
-    elif isinstance(value, int):
-        return LEAST_WHOLE <= value <= MOST_WHOLE
-    else:
-        return not isinstance(value, tuple)
-    for item in items:
+        value = value.values()
+    elif kind is not list:
+        value = (value,)
+    for item in value:
         kind = type(item)
+        if kind is str or kind is bool or item is None:
+            continue
         if kind is int:
             if not LEAST_WHOLE <= item <= MOST_WHOLE:
                 return False
-        elif kind not in SCALARS and not is_exact(item):
+        elif kind is float:
+            if not isfinite(item):
+                return False
+        elif (kind is not dict and kind is not list) or not is_plain(item):
             return False
     return True
 
@@ -77,19 +74,20 @@ def check_exact(value: Any, kind: str, keeps_long: Callable[[], bool]) -> None:
     """Raise InvalidMessage for a value that could be encoded and would not come back equal. keeps_long: tell whether
     the database keeps whole numbers of more than 64 bits; asked only if there are any."""
     try:
-        change = "" if is_exact(value) else _first_change(value, keeps_long())
+        change = "" if is_plain(value) else _first_change(value, keeps_long)
     except RecursionError:
         raise InvalidMessage(f"{kind} is nested too deep: flatten it") from None
     if change:
         raise InvalidMessage(f"{kind}{change}")
 
 
-def _first_change(value: Any, keeps_long: bool) -> str:
+def _first_change(value: Any, keeps_long: Callable[[], bool]) -> str:
     """Say where in a value the first thing stands that comes back changed, what it is, and what to write instead; "" if
-    nothing does."""
+    nothing does. Subclasses of JSON's own types (an IntEnum, a defaultdict) equal what comes back. What else there is
+    an encoder has made JSON of, and is not looked at."""
     if isinstance(value, tuple):
         return " would come back as a list, for JSON knows no tuples: use list(…)"
-    if isinstance(value, int) and not keeps_long and not is_exact(value):
+    if isinstance(value, int) and not LEAST_WHOLE <= value <= MOST_WHOLE and not keeps_long():
         return " would come back as a float, for MySQL's whole numbers have 64 bits: use str(…)"
     if not isinstance(value, (dict, list)):
         return ""

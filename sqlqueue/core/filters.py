@@ -15,10 +15,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from sqlqueue.core.codec import decode
 from sqlqueue.core.keys import did_you_mean
+from sqlqueue.core.plain_json import decode
 from sqlqueue.core.settle_plan import FetchedMessage
 from sqlqueue.core.where import Row
 from sqlqueue.exceptions import ConfigurationError
@@ -27,27 +27,16 @@ Test = Callable[[Any], bool]
 Path = Sequence[tuple[str, int | None]]  # each name, and the element of an array that it is
 Condition = tuple[Path, Test, bool]  # the bool: it holds where nothing lies at the path
 Texts = tuple[str, ...]  # of which the JSON text has one, or the condition cannot hold
-MayHold = Callable[[str], bool]  # tells of a JSON text without escapes whether a condition may hold
-
-
-class Lookup(NamedTuple):
-    """test: of what is found; texts: see Texts; of_number: the same test where only numbers pass, of a number."""
-
-    test: Test
-    texts: Texts = ()
-    of_number: Test | None = None
+Lookup = tuple[Test, Texts]  # the test of what is found, and the texts that its JSON needs
 
 
 FIELDS: Final = ("headers", "payload", "key", "id")
 NESTED: Final = ("headers", "payload")
 SEPARATOR: Final = "__"
-NUMBER: Final = re.compile(r"[ \t\r\n]*:[ \t\r\n]*(-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)")  # behind its name
 ELEMENT: Final = re.compile(r"[0-9]{1,9}")  # of an array
 LISTS: Final = (list, tuple, set, frozenset)
 MISSING: Final = object()
 MOST_SOUGHT: Final = 10  # texts: to look for more of them takes longer than to read the JSON
-
-_read = json.JSONDecoder().raw_decode
 
 
 class Filter:
@@ -62,16 +51,15 @@ class Filter:
         self.text = ", ".join(f"{name}={value!r}" for name, value in given.items())
         self._plain: list[tuple[int, Test]] = []  # of key and id: the field's index in a message
         # Of headers, then of the payload: what shows in the JSON text that they cannot hold, and the conditions.
-        self._nested: list[tuple[int, list[Texts], list[MayHold], list[Condition]]] = []
+        self._nested: list[tuple[int, list[Texts], list[Condition]]] = []
         self.fields: set[str] = set()
         problems: list[str] = []
         conditions: dict[str, list[Condition]] = {field: [] for field in NESTED}
         texts: dict[str, list[Texts]] = {field: [] for field in NESTED}
-        numbers: dict[str, list[MayHold]] = {field: [] for field in NESTED}
         for name, value in given.items():
             try:
                 (field, *path), lookup = _parsed(name)
-                test, needed, of_number = LOOKUPS[lookup](value)
+                test, needed = LOOKUPS[lookup](value)
                 self.fields.add(field)
                 if field not in NESTED:
                     if not all(isinstance(one, str) for one in (value if isinstance(value, LISTS) else [value])):
@@ -82,26 +70,19 @@ class Filter:
                 conditions[field].append((steps, test, lookup == "exists" and not value))
                 if 0 < len(needed) <= MOST_SOUGHT:
                     texts[field].append(needed)
-                if of_number and steps and steps[-1][1] is None:
-                    numbers[field].append(_one_passes(_quoted(path[-1]), of_number))
             except ConfigurationError as error:
                 problems.append(f"where[{name!r}]: {error}")
         if problems:
             raise ConfigurationError("; ".join(problems))
         for field, some in conditions.items():
             if some:
-                self._nested.append((FetchedMessage._fields.index(field), texts[field], numbers[field], some))
+                self._nested.append((FetchedMessage._fields.index(field), texts[field], some))
 
     def select(self, rows: Iterable[Row]) -> list[Row]:
-        """Return the messages that match, in their order. Each message of the log passes here: what shows without
-        reading any JSON comes first, one condition after another for all of them."""
+        """Return the messages that match, in their order. Each message of the log passes here: key and id come first,
+        one condition after another for all of them."""
         for index, test in self._plain:
             rows = [row for row in rows if test(row[index])]
-        for index, texts, numbers, _ in self._nested:
-            for may_hold in (*map(_one_of, texts), *numbers):
-                rows = [
-                    row for row in rows if type(stored := row[index]) is not str or may_hold(stored) or "\\" in stored
-                ]
         matches = self.matches
         return [row for row in rows if matches(row)]
 
@@ -114,17 +95,17 @@ class Filter:
         for index, test in self._plain:
             if not test(message[index]):
                 return False
-        for index, texts, numbers, conditions in self._nested:
+        for index, texts, conditions in self._nested:
             stored = message[index]
-            if type(stored) is str and "\\" not in stored:  # nothing in it is written with an escape
+            if texts and type(stored) is str and "\\" not in stored:  # nothing in it is written with an escape
                 for some in texts:
-                    if not any(text in stored for text in some):
-                        return False
-                for may_hold in numbers:
-                    if not may_hold(stored):
+                    for text in some:
+                        if text in stored:
+                            break
+                    else:
                         return False
             try:
-                value = MISSING if index == PAYLOAD and message[BODY] is not None else _decoded(stored)
+                value = MISSING if index == PAYLOAD and message[BODY] is not None else decode(stored)
             except (ValueError, RecursionError):
                 return True
             for path, test, absent in conditions:
@@ -147,53 +128,6 @@ class Filter:
 
 PAYLOAD: Final = FetchedMessage._fields.index("payload")
 BODY: Final = FetchedMessage._fields.index("body")
-
-
-def _one_of(texts: Texts) -> MayHold:
-    """Return whether a JSON text has one of these."""
-
-    def may_hold(stored: str) -> bool:
-        for text in texts:  # noqa: SIM110  (a generator takes twice the time)
-            if text in stored:
-                return True
-        return False
-
-    return may_hold
-
-
-def _decoded(stored: Any) -> Any:
-    """Return the value of a stored JSON column. The reader alone takes half the time of json.loads, and does not know
-    white space around the value."""
-    if not isinstance(stored, str):
-        return decode(stored)
-    try:
-        value, end = _read(stored)
-    except ValueError:
-        return decode(stored)
-    return value if end == len(stored) else decode(stored)
-
-
-def _one_passes(named: str, of_number: Test) -> MayHold:
-    """Return whether one of the numbers of this name, wherever in the JSON, passes: to look for them takes a fraction
-    of the time in which all of it is read."""
-    length, number = len(named), NUMBER.match
-
-    def may_hold(stored: str) -> bool:
-        at = stored.find(named)
-        while at >= 0:
-            at += length
-            if found := number(stored, at):
-                text = found[1]
-                try:
-                    whole = text.isdigit() or not ("." in text or "e" in text or "E" in text)
-                    if of_number(int(text) if whole else float(text)):
-                        return True
-                except ValueError:  # more digits than Python reads
-                    return True
-            at = stored.find(named, at - 1)  # the quotation mark that ended this one may begin the next
-        return False
-
-    return may_hold
 
 
 def _parsed(name: Any) -> tuple[list[str], str]:
@@ -249,7 +183,7 @@ def _among(values: Any) -> Lookup:
 
     strings = [value for value in plain if isinstance(value, str)]
     texts = tuple(map(_quoted, strings)) if len(strings) == len(plain) + len(others) else ()
-    return Lookup(test, texts, plain.__contains__ if not strings and not others else None)
+    return test, texts
 
 
 def _compared(compare: Callable[[Any], Test]) -> Callable[[Any], Lookup]:
@@ -257,10 +191,10 @@ def _compared(compare: Callable[[Any], Test]) -> Callable[[Any], Lookup]:
         _check_scalar(value)
         passes = compare(value)
         if isinstance(value, str):
-            return Lookup(lambda found: type(found) is str and passes(found))
+            return (lambda found: type(found) is str and passes(found)), ()
         if value is None or isinstance(value, bool):
             raise ConfigurationError(f"only numbers and texts have an order, and {value!r} is neither")
-        return Lookup(lambda found: (type(found) is int or type(found) is float) and passes(found), of_number=passes)
+        return (lambda found: (type(found) is int or type(found) is float) and passes(found)), ()
 
     return made
 
@@ -268,24 +202,24 @@ def _compared(compare: Callable[[Any], Test]) -> Callable[[Any], Lookup]:
 def _exists(value: Any) -> Lookup:
     if not isinstance(value, bool):
         raise ConfigurationError(f"'exists' takes True or False, not {value!r}")
-    return Lookup(lambda found: value)
+    return (lambda found: value), ()
 
 
 def _contains(value: Any) -> Lookup:
-    equal = _among([value]).test
+    equal, _ = _among([value])
 
     def test(found: Any) -> bool:
         if type(found) is list:
             return any(equal(one) for one in found)
         return type(found) is str and isinstance(value, str) and value in found
 
-    return Lookup(test, (_quoted(value)[1:-1],) if isinstance(value, str) else ())
+    return test, (_quoted(value)[1:-1],) if isinstance(value, str) else ()
 
 
 def _startswith(value: Any) -> Lookup:
     if not isinstance(value, str) or not value:
         raise ConfigurationError(f"'startswith' takes a text, not {value!r}")
-    return Lookup(lambda found: type(found) is str and found.startswith(value), (_quoted(value)[:-1],))
+    return (lambda found: type(found) is str and found.startswith(value)), (_quoted(value)[:-1],)
 
 
 def _quoted(value: str) -> str:

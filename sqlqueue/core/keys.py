@@ -8,7 +8,6 @@ import re
 import time
 import zlib
 from collections.abc import Iterable
-from functools import lru_cache
 
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 
@@ -17,8 +16,6 @@ GROUP_LENGTH = 100
 KEY_LENGTH = 255
 ID_LENGTH = 255
 DEAD_LETTER_SUFFIX = "_dlq"
-IDS_AT_ONCE = 64
-VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}  # of a UUID: its two highest bits are 10
 MOST_NAMED = 30  # words that a hint lists
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
 
@@ -33,35 +30,10 @@ def new_id() -> str:
 
     Growing ids keep the unique index's inserts at its end. Nothing depends on the host's clock being right.
     """
-    return _time(time.time_ns() // 1_000_000) + _chance()
-
-
-@lru_cache(1)
-def _time(milliseconds: int) -> str:
-    moment = f"{milliseconds:012x}"
-    return f"{moment[:8]}-{moment[8:]}-7"
-
-
-def _chance() -> str:
-    """Return the random part of an id. The system is asked for many at once, and after a fork again: both processes
-    would give out the same. Not every fork tells Python of itself (uWSGI's do not), so each call looks."""
-    global _stock, _stock_of
-    process = os.getpid()
-    if process != _stock_of:
-        _stock, _stock_of = [], process
-    try:
-        return _stock.pop()
-    except IndexError:
-        pass
-    digits = os.urandom(10 * IDS_AT_ONCE).hex()
-    of_each = (digits[start : start + 20] for start in range(0, len(digits), 20))
-    made = [f"{some[:3]}-{VARIANT[some[3]]}{some[4:7]}-{some[7:19]}" for some in of_each]
-    _stock += made[1:]
-    return made[0]
-
-
-_stock: list[str] = []  # each is taken by one call alone: pop() is one step
-_stock_of = 0  # the process
+    moment = f"{time.time_ns() // 1_000_000:012x}"
+    chance = os.urandom(10).hex()
+    variant = "89ab"[int(chance[3], 16) & 3]  # its two highest bits are 10
+    return f"{moment[:8]}-{moment[8:]}-7{chance[:3]}-{variant}{chance[4:7]}-{chance[7:19]}"
 
 
 def checked_name(value: object, kind: str, length: int) -> str:

@@ -7,8 +7,8 @@ from typing import Final
 
 from sqlqueue.core.backoff import Backoff
 from sqlqueue.core.effects import Effect, EffectValue
+from sqlqueue.core.error_text import text_of
 from sqlqueue.core.retry_policy import ALL, BackoffFunction, RetryFilter, wait_before_retry
-from sqlqueue.core.tracebacks import text_of
 from sqlqueue.exceptions import BrokenTransaction, InvalidResult, Postpone, Reject, Retry
 
 ACKED: Final = "acked"

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 from django.utils.module_loading import import_string
 
 from sqlqueue.conf import settings
-from sqlqueue.core import codec
+from sqlqueue.core import codec, plain_json
 from sqlqueue.core.codec import JSON_OPTIONS, check_exact, checked_json
 from sqlqueue.core.settings import PLAIN_ENCODER
 from sqlqueue.database.limits import keeps_long_numbers
 from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage, PayloadMismatch
-from sqlqueue.payloads import plain_json
 from sqlqueue.payloads.content_types import checked_content_type
 
 if TYPE_CHECKING:

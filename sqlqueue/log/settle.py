@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from sqlqueue.core import effects
 from sqlqueue.core.codec import as_text
-from sqlqueue.core.fingerprint import fingerprint
+from sqlqueue.core.error_text import fingerprint
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import ACKED, POSTPONED, Outcome
 from sqlqueue.core.partition.ref import PartitionRef

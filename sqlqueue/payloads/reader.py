@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sqlqueue.core.not_run import check_has_run
+from sqlqueue.core.plain_json import decode
 from sqlqueue.exceptions import PayloadMismatch, Settlement, Unknown
-from sqlqueue.payloads.plain_json import decode
 from sqlqueue.payloads.topic_types import is_typed, payload_type, type_of, version_of
 from sqlqueue.payloads.versions import VERSION, checked_upcasts
 

@@ -22,7 +22,7 @@ from sqlqueue.contrib.spark.archive_rows import (
     utc_hour,
 )
 from sqlqueue.contrib.spark.storage import Archive
-from sqlqueue.core.fingerprint import fingerprint
+from sqlqueue.core.error_text import fingerprint
 from sqlqueue.database.log import Log
 
 OUTCOMES: Final = ("acked", "retried", "postponed", "dead")

@@ -10,7 +10,7 @@ from django.db import connections, models
 from django.db.models import Max
 from django.utils.translation import gettext_lazy as _
 
-from sqlqueue.core.fingerprint import LENGTH
+from sqlqueue.core.error_text import LENGTH
 from sqlqueue.core.keys import GROUP_LENGTH, KEY_LENGTH
 from sqlqueue.database.fields import ExactField
 from sqlqueue.models.topic import TOPIC_COLUMN

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlqueue import InvalidMessage, publish
-from sqlqueue.core import codec
+from sqlqueue.core import codec, plain_json
 from sqlqueue.models import Message
-from sqlqueue.payloads import plain_json
 
 pytestmark = pytest.mark.once
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from math import isfinite
 from typing import Any, NamedTuple
 
 from sqlqueue.core import codec
-from sqlqueue.core.codec import LEAST_WHOLE, MOST_WHOLE
+from sqlqueue.core.codec import is_plain
 
 
 class Fast(NamedTuple):
@@ -50,30 +49,3 @@ def decode(stored: Any) -> Any:
         return found.decode(stored)
     except (found.refusal, ValueError, RecursionError):  # half surrogates; floats beyond all bounds
         return codec.decode(stored)
-
-
-def is_plain(value: Any) -> bool:
-    """Tell whether a value consists of just the types that JSON has (dict, list, str, int, float, bool, None: no
-    subclass), and comes back equal from every database: all keys are str, whole numbers have up to 64 bits, and
-    numbers are finite."""
-    kind = type(value)
-    if kind is dict:
-        for key in value:
-            if type(key) is not str:
-                return False
-        value = value.values()
-    elif kind is not list:
-        value = (value,)
-    for item in value:
-        kind = type(item)
-        if kind is str or kind is bool or item is None:
-            continue
-        if kind is int:
-            if not LEAST_WHOLE <= item <= MOST_WHOLE:
-                return False
-        elif kind is float:
-            if not isfinite(item):
-                return False
-        elif (kind is not dict and kind is not list) or not is_plain(item):
-            return False
-    return True
