@@ -6,6 +6,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, get_args
 
 from sqlqueue.conf import settings
+from sqlqueue.core import plain_json
 from sqlqueue.core.new_message import NewMessage, OnConflict
 from sqlqueue.core.settings import PLAIN_ENCODER
 from sqlqueue.core.unique_for import checked_unique_for
@@ -16,7 +17,6 @@ from sqlqueue.database.log import Log
 from sqlqueue.database.validation import TopicInfo, log_row
 from sqlqueue.exceptions import LONGEST_DELAY, InvalidMessage, lifetime, seconds
 from sqlqueue.log.encoding import NOTHING, body_of, encode_headers, encode_payload
-from sqlqueue.payloads import plain_json
 from sqlqueue.payloads.topic_types import published_as
 from sqlqueue.payloads.versions import with_own
 
