@@ -15,7 +15,7 @@ from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core.bisection import Bisection
 from sqlqueue.core.effects import effect_of
 from sqlqueue.core.outcomes import ACKED, EXPIRED, POSTPONED, RETRIED, SUPERSEDED, UNSTARTED, Outcome
-from sqlqueue.core.partition.closed_queues import ClosedQueues
+from sqlqueue.core.partition.ordering import ClosedQueues
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.exceptions import Settlement
 

@@ -23,7 +23,7 @@ from sqlqueue.consumers.delivery import Delivery
 from sqlqueue.consumers.registry import Consumer
 from sqlqueue.core.bisection import Bisection
 from sqlqueue.core.outcomes import ACKED, EXPIRED, SUPERSEDED, UNSTARTED, Outcome
-from sqlqueue.core.partition.closed_queues import ClosedQueues
+from sqlqueue.core.partition.ordering import ClosedQueues
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import POSTPONED, UNSTARTED, Outcome
-from sqlqueue.core.partition.closed_queues import ClosedQueues
+from sqlqueue.core.partition.ordering import ClosedQueues
 from sqlqueue.core.settle_plan import Attempt, Execution
 
 

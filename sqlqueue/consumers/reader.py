@@ -8,6 +8,7 @@ from itertools import islice
 
 from sqlqueue.conf import settings
 from sqlqueue.consumers.log_end import LogEnd
+from sqlqueue.core.partition import arrivals
 from sqlqueue.core.partition.abreast import abreast
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.queues import Missing
@@ -154,7 +155,7 @@ class Reader:
                 offsets = offsets[count:]
                 for offset, (row, message) in found.items():
                     if message is not None and not assigned.wants(message):
-                        assigned.load(offset, row, message, now)
+                        arrivals.load(assigned, offset, row, message, now)
 
     def load_due(self, assigned_partitions: Sequence[AssignedPartition], now: float) -> None:
         """Load the rows of partitions that are due, with their messages."""
@@ -171,7 +172,7 @@ class Reader:
         for (assigned, offsets), (found, count) in zip(rows, load(self.log, asked, self.server)):
             for offset in offsets[:count]:
                 row, message = found.get(offset, (None, None))
-                assigned.load(offset, row, message, now)
+                arrivals.load(assigned, offset, row, message, now)
 
 
 def _light(assigned: AssignedPartition, read: Read) -> Read:

@@ -62,7 +62,7 @@ def test_a_held_key_stops_no_other_in_several_processes_and_is_charged_nothing(
     assert not DeliveryState.objects.filter(acked=False, in_flight=0).exists()
     last = Message.objects.filter(partition_key="held").latest("offset")
     assert status_of(Log.of(options.DATABASE), last).groups["default"].state == "limited"
-    kept = [each.messages.entries for host in hosts for each in host.subscriber.ownership.assigned_partitions()]
+    kept = [each.entries for host in hosts for each in host.subscriber.ownership.assigned_partitions()]
     assert sum(len(entries) for entries in kept) <= 2 + 10
     work.gate.set()
     wait_until(lambda: len(work.done) == 310)

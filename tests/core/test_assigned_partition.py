@@ -6,7 +6,7 @@ import pytest
 
 from sqlqueue.core.filters import Filter
 from sqlqueue.core.outcomes import ACKED, COMMITTED, DEAD, POSTPONED, RETRIED, SUCCESS, UNSTARTED, Outcome
-from sqlqueue.core.partition import changes, limits, settling
+from sqlqueue.core.partition import arrivals, changes, limits, settling
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.blocked import StoredRange
 from sqlqueue.core.partition.key_limit import KeyLimit
@@ -86,7 +86,7 @@ class Hosted:
         for offset in offsets:
             count = self.stream.entries[offset].count
             row = StoredRow(offset, False, NOT_IN_FLIGHT, count, 0.0, self.log[offset - 1].key)
-            self.stream.load(offset, row, self.log[offset - 1], self.now)
+            arrivals.load(self.stream, offset, row, self.log[offset - 1], self.now)
         return offsets
 
     def finish(self, offset: int, outcome: Outcome = SUCCESS) -> bool:
@@ -237,7 +237,7 @@ def test_fewer_messages_in_doubt_are_looked_at_together_where_they_are_heavy() -
     stream = Hosted("x" * 400, rows=rows, where=Filter({"key": "y"})).stream
     assert stream.unfiltered_in_doubt(200) == list(range(1, 201))
     heavy = MessageValueFactory(offset=1, key="x", payload="x" * (stream.budget.half // 7))
-    stream.load(1, rows[0], heavy, 0.0)
+    arrivals.load(stream, 1, rows[0], heavy, 0.0)
     assert stream.unfiltered_in_doubt(200) == [201, 202, 203]
 
 
@@ -420,7 +420,7 @@ def test_a_message_in_doubt_is_dispatched_alone_and_dead_lettered_only_if_it_was
     stream = hosted.stream
     assert stream.choose(10) == []
     assert stream.in_doubt.first() == 1
-    stream.load(1, rows[0], hosted.log[0], 0.0)
+    arrivals.load(stream, 1, rows[0], hosted.log[0], 0.0)
     (execution,) = stream.choose_alone(1, 0.0)
     assert (execution.attempts[0].number, execution.attempts[0].alone) == (4, True)
     plan = stream.plan(0.0, 1.0, [execution])
@@ -428,7 +428,7 @@ def test_a_message_in_doubt_is_dispatched_alone_and_dead_lettered_only_if_it_was
     assert plan.rows[0].in_flight == ALONE
     changes.finish(stream, execution.attempts[0], SUCCESS, 0.0)
     assert stream.in_doubt.first() == 2
-    stream.load(2, rows[1], hosted.log[1], 0.0)
+    arrivals.load(stream, 2, rows[1], hosted.log[1], 0.0)
     assert stream.choose_alone(2, 0.0) == []
     plan = stream.plan(0.0, 1.0, [])
     assert plan is not None
@@ -438,7 +438,7 @@ def test_a_message_in_doubt_is_dispatched_alone_and_dead_lettered_only_if_it_was
 def taken_over(row: StoredRow, max_attempts: int | None = None) -> Hosted:
     """What an owner finds that takes the only message over."""
     hosted = Hosted([""], position=1, rows=[row], max_attempts=max_attempts)
-    hosted.stream.load(1, row, hosted.log[0], 0.0)
+    arrivals.load(hosted.stream, 1, row, hosted.log[0], 0.0)
     return hosted
 
 
@@ -639,7 +639,7 @@ def test_purged_messages_leave_no_trace_in_the_counters() -> None:
     hosted.now = 10.0
     hosted.log.clear()
     for offset in hosted.stream.due_rows(hosted.now, 10):
-        hosted.stream.load(offset, None, None, hosted.now)
+        arrivals.load(hosted.stream, offset, None, None, hosted.now)
     hosted.read()
     plan = hosted.settle()
     assert [(one.low, one.high) for one in plan.ranges] == [(3, 3)]
@@ -1127,7 +1127,7 @@ def test_a_row_that_is_not_due_yet_by_the_databases_clock_keeps_no_payload() -> 
     hosted.settle()
     hosted.now = 10.0
     assert hosted.stream.due_rows(hosted.now, 1) == [1]
-    hosted.stream.load(1, StoredRow(1, False, NOT_IN_FLIGHT, 1, 0.5, ""), hosted.log[0], hosted.now)
+    arrivals.load(hosted.stream, 1, StoredRow(1, False, NOT_IN_FLIGHT, 1, 0.5, ""), hosted.log[0], hosted.now)
     assert hosted.stream.entries[1].message is None
     hosted.now = 10.5
     assert hosted.load() == [1]

@@ -420,8 +420,8 @@ TOLD = [
         [
             Fault(
                 changes,
-                "_release",
-                "entry.key and queue is not None and queue.entries[0].state == HELD",
+                "_is_behind",
+                "queue.entries[0].state == HELD",
                 "False",
             )
         ],

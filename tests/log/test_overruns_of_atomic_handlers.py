@@ -10,7 +10,7 @@ from sqlqueue import publish_many
 from sqlqueue.consumers.executor import HandlerExecutor
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.core.outcomes import ACKED, DEAD, RETRIED, UNSTARTED, Outcome
-from sqlqueue.core.partition import changes
+from sqlqueue.core.partition import arrivals, changes
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.ref import ConsumerOptions
 from sqlqueue.core.settle_plan import Attempt, Execution
@@ -85,7 +85,7 @@ def test_what_has_committed_is_neither_delivered_again_nor_dead(batch: bool, out
     offsets = owned.stream.due_rows(2.0, 10)
     ((found, _),) = load(LOG, [Asked(owned.stream.ref, offsets)]) if offsets else (({}, 0),)
     for offset in offsets:
-        owned.stream.load(offset, *found.get(offset, (None, None)), 2.0)
+        arrivals.load(owned.stream, offset, *found.get(offset, (None, None)), 2.0)
     assert owned.turn() == []
     assert owned.stream.settled_up
     assert Offset.objects.get().offset_acked == highest_offset(LOG)

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from sqlqueue.core.partition.assigned import AssignedPartition
 
 
-def receive(p: AssignedPartition, messages: Sequence[FetchedMessage], wanted: bool | None = None) -> list[int]:
-    """Add messages that were read above the position; return the offsets of those that were not in memory already.
-    wanted: what the filter has said of them; None: it is asked."""
-    entries, receive = p.entries, p.queues.receive
+def receive(p: AssignedPartition, messages: Sequence[FetchedMessage], wanted: bool | None = None) -> None:
+    """Add messages that were read, without those that the position has passed or that are in memory already. wanted:
+    what the filter has said of them; None: it is asked."""
+    entries, receive, position = p.entries, p.queues.receive, p.window.position
     if wanted is None and p.sieve is None:
         wanted = True
     added: list[int] = []
     for message, size in zip(messages, sizes_of(messages)):
         offset, headers, target = message[0], message[4], message[6]
-        if offset in entries:
+        if offset <= position or offset in entries:
             continue
         added.append(offset)
         if target and target != p.ref.group:  # there is nothing to dispatch
@@ -39,7 +39,7 @@ def receive(p: AssignedPartition, messages: Sequence[FetchedMessage], wanted: bo
                 p.writes.join(offset, headers)
         else:
             _leave_out(p, message)
-    return added
+    p.window.add_all(added)
 
 
 def _leave_out(p: AssignedPartition, message: FetchedMessage) -> None:
@@ -62,6 +62,8 @@ def recall(p: AssignedPartition, row: StoredRow, now: float) -> None:
     entry = Entry(row.offset, queue, HELD, None, p.queues.covering_key(row.key))
     entry.count, entry.mark, entry.due = row.retry_count, row.in_flight, now + row.remaining
     p.entries[row.offset] = entry
+    if row.offset > p.window.position:
+        p.window.recall(row.offset)
     if row.acked:
         entry.row, entry.state = True, SETTLED
         p.writes.add_acked(row.offset)
@@ -113,7 +115,10 @@ def load_blocked(
 
 
 def load(p: AssignedPartition, offset: int, row: StoredRow | None, message: FetchedMessage | None, now: float) -> None:
-    """Apply the present values of a row that was due or in doubt, and its message."""
+    """Add what the database holds of a row that was due or in doubt: its present values, and its message."""
+    p.changes += 1
+    if message is not None:
+        p.budget.weigh([message])
     entry = p.entries.get(offset)
     p.delays.was_loaded(offset)
     if entry is None or entry.state != HELD:

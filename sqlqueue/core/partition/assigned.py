@@ -23,9 +23,8 @@ from sqlqueue.core.partition.budget import ReadBudget
 from sqlqueue.core.partition.claim_ahead import ClaimAhead
 from sqlqueue.core.partition.key_limit import KeyLimit
 from sqlqueue.core.partition.key_rate import KeyRate
-from sqlqueue.core.partition.limited_queues import queues_for
 from sqlqueue.core.partition.ordering import HELD, Entry
-from sqlqueue.core.partition.queues import Missing
+from sqlqueue.core.partition.queues import Missing, OrderingQueues
 from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
 from sqlqueue.core.partition.sieve import Sieve
 from sqlqueue.core.partition.waiting import MOST_DEATHS, Delays, InDoubt
@@ -62,17 +61,15 @@ class AssignedPartition:
         self.ranges = KeyRanges(ranges)
         self.budget = ReadBudget(max(options.batch_size, options.commit_every))
         self.delays, self.in_doubt = Delays(self.budget), InDoubt()
-        self.queues = queues_for(options, self.ranges, self.delays, key_limit)
+        self.queues = OrderingQueues(options, self.ranges, self.delays, key_limit)
         self.sieve = None if options.where is None else Sieve(ref.group, options.where)
         self.writes = Writes(claimed, watermark, self.ranges, self.lease.members)
         self.claims_ahead: ClaimAhead | None = None  # none before the log grows so steadily that it pays
         self.changes = 0  # grows whenever something is read, loaded or finished
         self._stalled: tuple[int, ...] = ()  # of a batch consumer: _batch_state() when nothing could be chosen
-        with_range = self.queues.with_range()
         for row in rows:
-            self._recall(row, now)
-        for queue in with_range:
-            self.queues.advance(queue, now)
+            arrivals.recall(self, row, now)
+        self.queues.find_absent(now)
 
     # -- what is known ------------------------------------------------------------------------------------------------
 
@@ -197,29 +194,19 @@ class AssignedPartition:
                 return 0
         self.budget.weigh(found.messages, found.left_out)
         if self.sieve is None:
-            self._receive(found.messages)
+            arrivals.receive(self, found.messages)
         elif read.sift is None:
-            self._receive(self.sieve.take(found.messages, horizon, self.entries))
+            arrivals.receive(self, self.sieve.take(found.messages, horizon, self.entries))
         else:
             self._take_sifted(self.sieve, found, horizon)
         self.window.was_read(read, found.last, found.cut or found.total >= read.limit, horizon)
         return found.total
 
     def _take_sifted(self, sieve: Sieve, found: Found, horizon: int) -> None:
-        self._receive(found.messages, wanted=True)
-        self._receive(sieve.take_sifted(found, horizon, self.entries), wanted=False)
+        arrivals.receive(self, found.messages, wanted=True)
+        arrivals.receive(self, sieve.take_sifted(found, horizon, self.entries), wanted=False)
         if not sieve.sifts:
             self.budget.forget()  # of most messages the size was not read
-
-    def _receive(self, messages: Iterable[FetchedMessage], wanted: bool | None = None) -> None:
-        position = self.window.position
-        above = [message for message in messages if message[0] > position]
-        self.window.add_all(arrivals.receive(self, above, wanted))
-
-    def _recall(self, row: StoredRow, now: float) -> None:
-        arrivals.recall(self, row, now)
-        if row.offset > self.window.position:
-            self.window.recall(row.offset)
 
     def missing(self, horizon: int) -> list[Missing]:
         """Return the messages to be loaded now: late ones, or the next ones of ordering queues that may go on."""
@@ -249,9 +236,9 @@ class AssignedPartition:
             if message is None or offset in self.entries:
                 continue
             if row is not None:
-                self._recall(row, now)
+                arrivals.recall(self, row, now)
             else:
-                self._receive([message])
+                arrivals.receive(self, [message])
         self.window.took_late(len(offsets))
 
     def _add_next(self, asked: Sequence[Missing], found: Gathered, now: float) -> None:
@@ -300,13 +287,6 @@ class AssignedPartition:
         none without a filter. A former owner may have left out thousands between those that it had in flight."""
         return [] if self.sieve is None else self.in_doubt.take_unseen(self.budget.fitting(most, self.budget.half))
 
-    def load(self, offset: int, row: StoredRow | None, message: FetchedMessage | None, now: float) -> None:
-        """Add what the database holds of a row that was due or in doubt: its present values, and its message."""
-        self.changes += 1
-        if message is not None:
-            self.budget.weigh([message])
-        arrivals.load(self, offset, row, message, now)
-
     # -- dispatching --------------------------------------------------------------------------------------------------
 
     def choose(
@@ -352,10 +332,10 @@ class AssignedPartition:
             return []
         offsets, final = self.window.offsets, self.window.final
         loaded = self.queues.loaded.values()
-        again = batches.choose_again(loaded, most)
+        again = batches.choose_loaded(loaded, most, tried=True)
         if again:
             return [Execution(self.lease, self._dispatch(again), True, apart=True)]
-        chosen = batches.choose_untried(loaded, most)
+        chosen = batches.choose_loaded(loaded, most, tried=False)
         if not chosen:
             # An atomic batch that ends at F can move the position itself instead of writing a row for each message.
             bound = final if self.options.atomic and offsets and offsets[0] <= final else None

@@ -7,23 +7,14 @@ from collections.abc import Iterable, Sequence
 from sqlqueue.core.partition.ordering import HELD, READY, Entry, OrderingQueue
 
 
-def choose_again(loaded: Iterable[Entry], most: int) -> list[Entry]:
-    """Return messages that have failed before: each is handled in a call of its own, so that none is charged for
-    another."""
+def choose_loaded(loaded: Iterable[Entry], most: int, tried: bool) -> list[Entry]:
+    """Return loaded messages, chosen as fresh ones are. tried: those that have failed before, each of which is handled
+    in a call of its own, so that none is charged for another; else those that have only waited (for another, or
+    because they were postponed)."""
     chosen: list[Entry] = []
     taken: dict[OrderingQueue, int] = {}
-    for entry in sorted(entry for entry in loaded if not entry.untried):
+    for entry in sorted(entry for entry in loaded if (entry.count > 0) is tried):
         if len(chosen) < most and _follows(entry, taken):
-            chosen.append(entry)
-    return chosen
-
-
-def choose_untried(loaded: Iterable[Entry], most: int) -> list[Entry]:
-    """Return messages that have only waited (for another, or because they were postponed), chosen as fresh ones are."""
-    chosen: list[Entry] = []
-    taken: dict[OrderingQueue, int] = {}
-    for entry in sorted(loaded):
-        if entry.untried and len(chosen) < most and _follows(entry, taken):
             chosen.append(entry)
     return chosen
 

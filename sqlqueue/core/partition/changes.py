@@ -8,13 +8,14 @@ the position is outside the window.
 from __future__ import annotations
 
 import math
-from itertools import islice
+from collections.abc import Iterable
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from sqlqueue.core.effects import EffectWrite
 from sqlqueue.core.outcomes import ACKED, DEAD, LOST, POSTPONED, RELEASED, RETRIED, SUCCESS, Outcome, charged
 from sqlqueue.core.partition.key_limit import LimitedQueue
-from sqlqueue.core.partition.ordering import BEHIND, HELD, IN_FLIGHT, READY, SETTLED, Entry
+from sqlqueue.core.partition.ordering import BEHIND, HELD, IN_FLIGHT, READY, SETTLED, Entry, OrderingQueue
 from sqlqueue.core.settle_plan import (
     HEAVY,
     NOT_IN_FLIGHT,
@@ -185,32 +186,25 @@ def _wait_until_due(p: AssignedPartition, entry: Entry, delay: float, now: float
 
 
 def _release(p: AssignedPartition, entry: Entry, attempt: Attempt) -> None:
-    """Make a message whose attempt did not start ready again, uncharged."""
-    queue = entry.queue
+    """Make a message whose attempt did not start ready again, uncharged. One of a key waits if an earlier one does."""
+    queue, limited = entry.queue, isinstance(entry.queue, LimitedQueue)
     entry.refused = entry.refused or attempt.claimed_until < math.inf
-    if isinstance(queue, LimitedQueue):
-        _release_limited(p, entry, attempt, queue)
-        return
     if entry.row:
         entry.count = attempt.number - 1
         p.writes.rows[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, entry.count)
-        if entry.key and queue is not None and queue.entries[0].state == HELD:
-            entry.state, entry.message = HELD, None
-            return
-    elif entry.key and queue is not None and queue.blocked_by_row(entry):
-        entry.state, entry.message = BEHIND, None
+    if entry.key and queue is not None and not limited and _is_behind(queue, entry):
+        entry.state, entry.message = HELD if entry.row else BEHIND, None
         return
     p.queues.make_ready(entry, attempt.message, outside=entry.row)
     if queue is None:
         p.queues.offer(entry)
+    elif limited:
+        queue.add(entry)
 
 
-def _release_limited(p: AssignedPartition, entry: Entry, attempt: Attempt, queue: LimitedQueue) -> None:
-    if entry.row:
-        entry.count = attempt.number - 1
-        p.writes.rows[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, entry.count)
-    p.queues.make_ready(entry, attempt.message, outside=entry.row)
-    queue.add(entry)
+def _is_behind(queue: OrderingQueue, entry: Entry) -> bool:
+    """Tell whether a message has to wait for an earlier one, which has its row."""
+    return queue.entries[0].state == HELD if entry.row else queue.blocked_by_row(entry)
 
 
 # -- waiting behind another ---------------------------------------------------------------------------------------
@@ -232,19 +226,21 @@ def block(p: AssignedPartition, blocking: Entry) -> None:
     queue = blocking.queue
     if queue is None or not blocking.key or isinstance(queue, LimitedQueue):
         return
-    dropped: Entry | None = None
-    for entry in list(islice(queue.entries, queue.entries.index(blocking) + 1, None)):
-        if entry.state == BEHIND:
-            break  # and all that follow
-        if entry.state != READY:
-            continue
+    behind = islice(queue.entries, queue.entries.index(blocking) + 1, None)
+    _drop(p, queue, takewhile(lambda entry: entry.state != BEHIND, behind))
+
+
+def _drop(p: AssignedPartition, queue: OrderingQueue, entries: Iterable[Entry]) -> None:
+    """Drop the payloads of ready messages of a queue, and forget those that its range still covers."""
+    first: Entry | None = None
+    for entry in [entry for entry in entries if entry.state == READY]:
         p.queues.withdraw(entry)
         if entry.offset <= p.window.position and not entry.row:
-            forget(p, entry)  # its range still covers it
-            dropped = dropped or entry
-    if queue.range is not None and dropped is not None:
+            forget(p, entry)
+            first = first or entry
+    if queue.range is not None and first is not None:
         # Not earlier: what is in flight may be acked before its row is written, and must not be read back then.
-        queue.range.begin_again(dropped.offset - 1)
+        queue.range.begin_again(first.offset - 1)
 
 
 def block_loaded(p: AssignedPartition) -> None:
@@ -260,15 +256,7 @@ def park(p: AssignedPartition, loaded: bool) -> None:
     """Drop the payloads of what waits in line because its key is at its limit, so that the key's range can cover
     it. loaded: of those outside the window, too, which were loaded for when the key may go on."""
     for queue in list(p.queues.full.values()):
-        dropped: Entry | None = None
-        for entry in list(queue.entries):
-            if entry.state == READY and (loaded or entry.offset > p.window.position):
-                p.queues.withdraw(entry)
-                if entry.offset <= p.window.position:
-                    forget(p, entry)
-                    dropped = dropped or entry
-        if queue.range is not None and dropped is not None:
-            queue.range.begin_again(dropped.offset - 1)
+        _drop(p, queue, [entry for entry in queue.entries if loaded or entry.offset > p.window.position])
         for entry in list(queue.again) if loaded else ():
             p.queues.withdraw(entry)
             queue.due.append(entry)

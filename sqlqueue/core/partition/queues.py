@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from sqlqueue.core.partition import limits
 from sqlqueue.core.partition.blocked import KeyRange, KeyRanges, StoredRange
-from sqlqueue.core.partition.ordering import BEHIND, HELD, READY, Entry, OrderingQueue
+from sqlqueue.core.partition.key_limit import KeyLimit, LimitedQueue
+from sqlqueue.core.partition.ordering import BEHIND, HELD, IN_FLIGHT, READY, SETTLED, Entry, OrderingQueue
+from sqlqueue.core.partition.ref import ConsumerOptions
 from sqlqueue.core.partition.urgent_first import UrgentFirst
 from sqlqueue.core.partition.waiting import Delays
 from sqlqueue.core.settle_plan import FetchedMessage, size_of
-
-if TYPE_CHECKING:
-    from sqlqueue.core.partition.key_limit import LimitedQueue
 
 
 class Missing(NamedTuple):
@@ -26,50 +25,51 @@ class Missing(NamedTuple):
 
 
 class OrderingQueues:
-    """The ordering queues of one partition. Only methods of this class make a message ready, or no longer ready.
+    """The ordering queues of one partition. Only methods of this class make a message ready, or no longer ready. With
+    ordering "none" messages are free, but while keys have a limit (it may change) or a blocked range, there is a queue
+    of each.
 
     ready, ready_size: how many messages are ready, and how many characters and bytes they have; loaded: those of them
     that have a row or came out of a blocked range, and so are outside the window; absent: the queues that may go on,
     and whose next messages are not in memory; full: those whose keys are at their limit; offered: free messages, and
-    queues that may have something ready.
+    queues that may have something ready; limit: of each key, over the priorities of the partition, None unless it may
+    have one.
     """
 
-    def __init__(
-        self,
-        ordering: str,
-        batch: bool,
-        ranges: KeyRanges,
-        delays: Delays,
-        urgency: Callable[[Any], int] | None = None,
-    ):
+    def __init__(self, options: ConsumerOptions, ranges: KeyRanges, delays: Delays, limit: KeyLimit | None):
         self.ready = self.ready_size = 0
         self.loaded: dict[int, Entry] = {}
         self.refused: list[Entry] = []  # the first ones of ordering queues of which nothing was allowed to start
-        self._ordering, self._by_key, self._batch = ordering, ordering == "key", batch
+        self._ordering, self._by_key, self._batch = options.ordering, options.ordering == "key", options.together
         self._ranges, self._delays = ranges, delays
         self._by_name: dict[str, OrderingQueue] = {}
-        self.offered: deque[Entry | OrderingQueue] | UrgentFirst = UrgentFirst(urgency) if urgency else deque()
+        self.offered: deque[Entry | OrderingQueue] | UrgentFirst = (
+            UrgentFirst(options.urgency) if options.urgency else deque()
+        )
         self.absent: dict[str, OrderingQueue] = {}
         self.full: dict[str, LimitedQueue] = {}
+        self.limit = (limit or KeyLimit()) if options.ordering == "none" and not options.together else None
+        if self.limit is not None:
+            self.limit.listeners.append(self)
         for one in ranges:
             self._new_queue(one.key).range = one
 
     @property
     def candidates(self) -> int:
-        """How many messages and ordering queues may have something to dispatch now."""
+        """About how many messages and ordering queues may have something to dispatch now."""
+        if self.limits_keys:
+            return sum(each.startable if isinstance(each, LimitedQueue) else 1 for each in iter(self.offered))
         return len(self.offered)
 
     def urgencies(self, most: int) -> list[int]:
         """Return how urgent the first candidates are, at most `most`; none if they are taken in their order."""
         return self.offered.first(most) if isinstance(self.offered, UrgentFirst) else []
 
-    def with_range(self) -> list[OrderingQueue]:
-        """Return the ordering queues that have a range."""
-        return [queue for queue in self._by_name.values() if queue.range is not None]
-
-    def get(self, name: str) -> OrderingQueue | None:
-        """Return an ordering queue, if anything is remembered of it."""
-        return self._by_name.get(name)
+    def find_absent(self, now: float) -> None:
+        """See what the queues with a range have next, once the stored rows are in memory."""
+        for queue in list(self._by_name.values()):
+            if queue.range is not None:
+                self.advance(queue, now)
 
     def covering_key(self, key: str) -> str:
         """Return the key by whose range a message may come to be covered; "" if by none."""
@@ -82,14 +82,17 @@ class OrderingQueues:
                 return None
             name = key
         elif self._ordering == "none":
-            return None
+            if not key or not self.limits_keys:
+                return None
+            name = key
         else:
             name = ""
         queue = self._by_name.get(name)
         return self._new_queue(name) if queue is None else queue
 
     def _new_queue(self, name: str) -> OrderingQueue:
-        queue = self._by_name[name] = OrderingQueue(name)
+        queue = OrderingQueue(name) if self.limit is None else LimitedQueue(name, self.limit)
+        self._by_name[name] = queue
         return queue
 
     # -- what is ready ------------------------------------------------------------------------------------------------
@@ -113,7 +116,8 @@ class OrderingQueues:
         entry.size = size
         self.ready += 1
         self.ready_size += size
-        self.offer(entry)
+        if queue is None or not queue.listed or self.limit is not None:
+            self.offer(entry)
         return entry
 
     def make_ready(self, entry: Entry, message: FetchedMessage, outside: bool = False) -> None:
@@ -139,6 +143,8 @@ class OrderingQueues:
             return
         if queue is None:
             self.offered.append(entry)
+        elif isinstance(queue, LimitedQueue):
+            self._go_on(queue)
         elif not queue.listed and not queue.busy:
             queue.listed = True
             self.offered.append(queue)
@@ -147,22 +153,28 @@ class OrderingQueues:
         self, most: int, of_a_queue: int | None, lists: int, allowed: Callable[[str, int], int] | None = None
     ) -> list[list[Entry]]:
         """Return at most `most` ready messages in at most so many lists, of one ordering queue at most `of_a_queue`, if
-        that is given, and at most what `allowed` returns for its name and their number."""
+        that is given, and at most what `allowed` returns for its name and their number. Where keys have a limit, each
+        is in a list of its own, and nothing else bounds them."""
         chosen: list[list[Entry]] = []
         for _ in range(len(self.offered)):
             if most <= 0 or len(chosen) >= lists:
                 break
-            entries = self._take_candidate(self.offered.popleft(), min(most, of_a_queue or most), allowed)
-            if entries:
-                most -= len(entries)
-                chosen.append(entries)
+            candidate = self.offered.popleft()
+            if isinstance(candidate, LimitedQueue):
+                entries = self._take_limited(candidate, min(most, lists - len(chosen)))
+                chosen += [[entry] for entry in entries]
+            else:
+                entries = self._take_candidate(candidate, min(most, of_a_queue or most), allowed)
+                if entries:
+                    chosen.append(entries)
+            most -= len(entries)
         return chosen
 
     def _take_candidate(
         self, candidate: Entry | OrderingQueue, most: int, allowed: Callable[[str, int], int] | None
     ) -> list[Entry]:
         if isinstance(candidate, Entry):
-            return [candidate] if candidate.state == READY else []
+            return [candidate] if candidate.state == READY and candidate.queue is None else []
         candidate.listed = False
         if not candidate.entries:
             self._forget(candidate)
@@ -174,9 +186,19 @@ class OrderingQueues:
             return entries[:count]
         return entries
 
+    def _take_limited(self, queue: LimitedQueue, most: int) -> list[Entry]:
+        queue.listed = False
+        found = queue.ready_at_head(most)
+        if not found:
+            self._go_on(queue)
+        return found
+
     def advance(self, queue: OrderingQueue, now: float) -> None:
         """See what is the first message of an ordering queue now. While something of it is in flight, nothing of it is
         to be loaded, and no scan waits for it."""
+        if isinstance(queue, LimitedQueue):
+            self._go_on(queue)
+            return
         if self.absent:
             self.absent.pop(queue.name, None)
         if queue.busy:
@@ -200,14 +222,25 @@ class OrderingQueues:
 
     def came_due(self, entry: Entry, message: FetchedMessage) -> None:
         """Make a loaded message ready that has a row: it is due. Not behind one that waits, which was committed late:
-        then its turn comes with that one's end."""
+        then its turn comes with that one's end. Nor if its key has come to its limit: then it waits for that."""
         queue = entry.queue
-        if queue is not None and queue.entries[0] is not entry and queue.entries[0].state == HELD:
+        if isinstance(queue, LimitedQueue):
+            if not queue.admits_due(entry):
+                entry.message = None
+                return
+        elif queue is not None and queue.entries[0] is not entry and queue.entries[0].state == HELD:
             return
         self.make_ready(entry, message, outside=True)
+        if isinstance(queue, LimitedQueue):
+            queue.add(entry)
         self.offer(entry)
 
-    # -- limits of keys: there are none -------------------------------------------------------------------------------
+    # -- the limit of keys --------------------------------------------------------------------------------------------
+
+    @property
+    def limits_keys(self) -> bool:
+        """Whether only so many messages of a key may be in flight."""
+        return self.limit is not None and self.limit.limits
 
     @property
     def holding(self) -> bool:
@@ -216,20 +249,59 @@ class OrderingQueues:
 
     def started(self, queue: LimitedQueue, entry: Entry) -> None:
         """Count a message of a limited key that is in flight now."""
+        queue.start(entry)
+        self._go_on(queue)
 
     def ended(self, queue: LimitedQueue) -> None:
         """Count a message of a limited key that is in flight no more."""
+        queue.limit.ended(queue.name, 1, self)
 
-    @property
-    def limits_keys(self) -> bool:
-        """Whether only so many messages of a key may be in flight."""
-        return False
+    def key_freed(self, key: str) -> None:
+        """Go on with a key of which a message of another priority has ended."""
+        queue = self._by_name.get(key)
+        if isinstance(queue, LimitedQueue):
+            self._go_on(queue)
+
+    def _go_on(self, queue: LimitedQueue) -> None:
+        """See what of a key may start now, and what is to be loaded for that."""
+        self.absent.pop(queue.name, None)
+        if queue.free <= 0:
+            self.full[queue.name] = queue
+            return
+        self.full.pop(queue.name, None)
+        for entry in queue.take_due():
+            self._delays.due[entry.offset] = entry
+        if queue.lacks:
+            self.absent[queue.name] = queue
+        if not queue.listed and next(queue.ready(), None) is not None:
+            queue.listed = True
+            self.offered.append(queue)
+        elif not queue.used:
+            self._forget(queue)
 
     def follow_limit(self, entries: Iterable[Entry]) -> None:
         """Let the limit of keys hold as it is now, for all these messages."""
+        for entry in sorted(entries) if self.limits_keys else ():
+            if entry.queue is None and entry.key and entry.state != SETTLED:
+                queue = entry.queue = self.queue_of(entry.key)
+                assert isinstance(queue, LimitedQueue)
+                queue.rows += entry.row
+                if entry.state == IN_FLIGHT:
+                    queue.busy += 1
+                    queue.limit.started(queue.name)
+                else:
+                    queue.add(entry)
+        for each in list(self._by_name.values()):
+            self.advance(each, 0.0)
 
     def leave(self) -> None:
         """Count nothing of this partition as in flight any more: the lease is lost."""
+        if self.limit is None or self not in self.limit.listeners:
+            return
+        self.limit.listeners.remove(self)
+        for queue in self._by_name.values():
+            if queue.busy:
+                self.limit.ended(queue.name, queue.busy)
 
     # -- what is not in memory ----------------------------------------------------------------------------------------
 

@@ -51,10 +51,6 @@ class Delays:
             if entry.state == HELD and not entry.mark and entry.due <= now:
                 self._mark_due(entry, now)
 
-    def mark_due(self, entry: Entry) -> None:
-        """Let a message be loaded that has waited until its key may start another."""
-        self.due[entry.offset] = entry
-
     def _mark_due(self, entry: Entry, now: float) -> None:
         queue = entry.queue
         if queue is None or (isinstance(queue, LimitedQueue) and queue.admits_due(entry)):
