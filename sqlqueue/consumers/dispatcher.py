@@ -27,6 +27,7 @@ from sqlqueue.consumers.urgency import UrgencyQuotas, by_urgency
 from sqlqueue.core import outcomes
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import Outcome
+from sqlqueue.core.partition import settling
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.settle_plan import Attempt, Execution, SettlePlan
 from sqlqueue.signals import announce, deliveries_dispatched
@@ -178,7 +179,7 @@ class Dispatcher:
                 end = self._claims_to(assigned) if dispatch else 0
                 waits = linger if linger and self._may_wait(assigned) else 0.0
                 watermark = assigned.writes.watermark
-                plan = assigned.plan(now, settings.FLUSH_INTERVAL, executions, waits, end)
+                plan = settling.plan(assigned, now, settings.FLUSH_INTERVAL, executions, waits, end)
                 if plan is not None:
                     plans.append(plan)
                     if plan.settled or plan.watermark > watermark:
@@ -221,7 +222,7 @@ class Dispatcher:
                     self.in_flight.release(execution)
         for plan in written or ():
             if (assigned := self.ownership.assigned_of(plan.lease)) is not None:
-                assigned.was_written(plan, now)
+                settling.was_written(assigned, plan, now)
         return written
 
     def _start(self, started: list[Execution]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from sqlqueue.consumers.settler import Settler
 from sqlqueue.consumers.subscription import Subscription
+from sqlqueue.core.partition.settling import release_plan
 from sqlqueue.database import retries
 from sqlqueue.database.server_identity import ServerChanged, SessionReplaced
 
@@ -40,7 +41,7 @@ class Releases:
             for assigned in subscription.of_partition(number)
         ]
         try:
-            settled = self.settler.execute([assigned.release_plan(now) for assigned in assigned_partitions])
+            settled = self.settler.execute([release_plan(assigned, now) for assigned in assigned_partitions])
         except (ServerChanged, SessionReplaced):
             settled = []  # the next owner recovers what was in flight
         if settled is not None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from sqlqueue import NewMessage, publish_many
+from sqlqueue.consumers import reader
 from sqlqueue.core.keys import partition_of
-from sqlqueue.core.partition import abreast
 from tests.consuming import QUICK, Consuming
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -22,8 +22,8 @@ def test_everything_is_handled_once_and_in_order(
     consuming: Consuming, settings: Any, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], name: str
 ) -> None:
     settings.SQLQUEUE = {**QUICK, "PARTITIONS": PARTITIONS}
-    monkeypatch.setattr(abreast, "BACKLOG", 1)
-    monkeypatch.setattr(abreast, name, 1)
+    monkeypatch.setattr(reader, "BACKLOG", 1)
+    monkeypatch.setattr(reader, name, 1)
     keys = {partition_of(f"k{n}", PARTITIONS): f"k{n}" for n in range(100)}
     chosen = [PARTITIONS - 1 if n % FEW == 0 else n % (PARTITIONS - 1) for n in range(MESSAGES)]
     publish_many("t", [NewMessage(n, key=keys[partition]) for n, partition in enumerate(chosen)])

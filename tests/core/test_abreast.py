@@ -4,9 +4,9 @@ from collections import OrderedDict
 
 import pytest
 
+from sqlqueue.consumers.reader import BACKLOG, MOST_WAITS, READ_BYTES, Reads, abreast
 from sqlqueue.core.outcomes import SUCCESS
-from sqlqueue.core.partition import changes
-from sqlqueue.core.partition.abreast import BACKLOG, MOST_WAITS, READ_BYTES, Reads, abreast
+from sqlqueue.core.partition import changes, settling
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
 from sqlqueue.core.partition.window import Found
@@ -135,9 +135,9 @@ def test_of_uneven_partitions_each_page_is_read_about_once(batch_size: int) -> N
             assigned.take_in(read, Found([], found), END)
         for assigned in partitions:  # the handlers take all of it, and do nothing
             executions = assigned.choose(messages)
-            assigned.plan(0.0, 1.0, executions)
+            settling.plan(assigned, 0.0, 1.0, executions)
             for execution in executions:
                 for attempt in execution.attempts:
                     changes.finish(assigned, attempt, SUCCESS, 0.0)
-            assigned.plan(0.0, 1.0, [])
+            settling.plan(assigned, 0.0, 1.0, [])
     assert pool.read <= 1.5 * messages / OF_A_PAGE

@@ -76,7 +76,7 @@ class Hosted:
     def settle(self, most: int = 100, flush: bool = False, of_a_queue: int | None = None) -> SettlePlan | None:
         executions = self.stream.choose(most, of_a_queue)
         self.attempts.update((attempt.offset, attempt) for execution in executions for attempt in execution.attempts)
-        plan = self.stream.plan(self.now, 0.0 if flush else 1.0, executions)
+        plan = settling.plan(self.stream, self.now, 0.0 if flush else 1.0, executions)
         check_bounds(self.stream)
         return plan
 
@@ -247,7 +247,7 @@ def lingering() -> Hosted:
     hosted.read()
     hosted.settle(most=1)
     hosted.finish(1)
-    assert hosted.stream.plan(0.0, 1.0, [], linger=0.05) is None
+    assert settling.plan(hosted.stream, 0.0, 1.0, [], linger=0.05) is None
     assert hosted.stream.writes.lingers_since is not None
     assert hosted.stream.active
     assert not hosted.stream.settled_up
@@ -258,7 +258,7 @@ def lingering() -> Hosted:
 def test_a_position_that_waits_goes_with_the_next_claim() -> None:
     hosted = lingering()
     executions = hosted.stream.choose(1)
-    plan = hosted.stream.plan(0.01, 1.0, executions, linger=0.05)
+    plan = settling.plan(hosted.stream, 0.01, 1.0, executions, linger=0.05)
     assert plan is not None
     assert (plan.position, plan.claimed, [one.offset for one in plan.settled]) == (1, 2, [1])
     assert hosted.stream.writes.lingers_since is None
@@ -267,11 +267,11 @@ def test_a_position_that_waits_goes_with_the_next_claim() -> None:
 @pytest.mark.parametrize(("now", "linger"), [(0.076, 0.05), (0.041, 0.0)])
 def test_a_position_waits_no_longer_than_it_may(now: float, linger: float) -> None:
     hosted = lingering()
-    assert hosted.stream.plan(0.04, 1.0, [], linger=0.05) is None
-    plan = hosted.stream.plan(now, 1.0, [], linger)
+    assert settling.plan(hosted.stream, 0.04, 1.0, [], linger=0.05) is None
+    plan = settling.plan(hosted.stream, now, 1.0, [], linger)
     assert plan is not None
     assert (plan.position, [one.offset for one in plan.settled]) == (1, [1])
-    assert hosted.stream.plan(now, 1.0, [], linger) is None
+    assert settling.plan(hosted.stream, now, 1.0, [], linger) is None
     assert hosted.stream.writes.lingers_since is None
 
 
@@ -284,7 +284,7 @@ def test_positions_end_their_wait_at_the_same_moments(since: float, until: float
 
 
 def test_a_position_that_waits_is_in_the_last_plan() -> None:
-    plan = lingering().stream.release_plan(0.01)
+    plan = settling.release_plan(lingering().stream, 0.01)
     assert (plan.position, plan.rows, [one.offset for one in plan.settled]) == (1, (), [1])
 
 
@@ -294,7 +294,7 @@ def test_what_needs_a_row_or_is_waited_for_does_not_wait(outcome: Outcome) -> No
     hosted.read()
     hosted.settle(most=1)
     hosted.finish(1, outcome)
-    plan = hosted.stream.plan(0.0, 1.0, [], linger=0.05)
+    plan = settling.plan(hosted.stream, 0.0, 1.0, [], linger=0.05)
     assert plan is not None
     assert plan.position == 1
 
@@ -305,13 +305,13 @@ def test_an_ack_that_a_handlers_transaction_has_stored_waits_too() -> None:
     hosted.read()
     hosted.settle()
     hosted.finish(3, COMMITTED)
-    assert hosted.stream.plan(0.0, 1.0, [], linger=0.05) is None  # the position has not moved
+    assert settling.plan(hosted.stream, 0.0, 1.0, [], linger=0.05) is None  # the position has not moved
     hosted.finish(1, COMMITTED)
-    assert hosted.stream.plan(0.01, 1.0, [], linger=0.05) is None
+    assert settling.plan(hosted.stream, 0.01, 1.0, [], linger=0.05) is None
     assert hosted.stream.writes.lingers_since is not None
     hosted.finish(2, COMMITTED)
-    assert hosted.stream.plan(0.04, 1.0, [], linger=0.05) is None
-    plan = hosted.stream.plan(0.076, 1.0, [], linger=0.05)
+    assert settling.plan(hosted.stream, 0.04, 1.0, [], linger=0.05) is None
+    plan = settling.plan(hosted.stream, 0.076, 1.0, [], linger=0.05)
     assert plan is not None
     assert (plan.position, list(plan.deletes), plan.rows) == (3, [1, 2, 3], ())
     assert sorted(one.offset for one in plan.settled) == [1, 2, 3]
@@ -326,8 +326,8 @@ def test_an_ack_that_waits_does_not_hold_a_heavy_payload(outcome: Outcome) -> No
     hosted.settle()
     hosted.finish(1, outcome)
     hosted.finish(2, outcome)
-    assert hosted.stream.plan(0.0, 1.0, [], linger=0.05) is None
-    plan = hosted.stream.plan(0.1, 1.0, [])
+    assert settling.plan(hosted.stream, 0.0, 1.0, [], linger=0.05) is None
+    plan = settling.plan(hosted.stream, 0.1, 1.0, [])
     assert plan is not None
     assert [one.attempt.message.payload for one in plan.settled] == ["1", None]
 
@@ -338,9 +338,9 @@ def test_a_position_that_a_handlers_transaction_has_moved_waits_too() -> None:
     hosted.settle()
     reports = [(attempt, Outcome(ACKED, committed=True, moved_to=3)) for attempt in hosted.attempts.values()]
     assert hosted.stream.finish_all(reports, 0.0) == 3
-    assert hosted.stream.plan(0.0, 1.0, [], linger=0.05) is None
+    assert settling.plan(hosted.stream, 0.0, 1.0, [], linger=0.05) is None
     assert not hosted.stream.settled_up
-    plan = hosted.stream.plan(0.076, 1.0, [], linger=0.05)
+    plan = settling.plan(hosted.stream, 0.076, 1.0, [], linger=0.05)
     assert plan is not None
     assert (plan.position, len(plan.settled)) == (3, 3)
 
@@ -351,7 +351,7 @@ def test_claims_leave_rows_that_are_to_be_deleted_for_a_later_plan() -> None:
     for offset, now in ((1, 0.0), (2, 0.01), (3, 0.06), (4, 0.08)):
         hosted.now = now
         executions = hosted.stream.choose(1)
-        plan = hosted.stream.plan(now, 1.0, executions, linger=0.05)
+        plan = settling.plan(hosted.stream, now, 1.0, executions, linger=0.05)
         assert plan is not None
         assert (plan.position, plan.claimed, [one.offset for one in plan.settled]) == (
             offset - 1,
@@ -361,7 +361,7 @@ def test_claims_leave_rows_that_are_to_be_deleted_for_a_later_plan() -> None:
         assert list(plan.deletes) == ([1, 2, 3] if offset == 4 else [])
         (attempt,) = executions[0].attempts
         assert changes.finish(hosted.stream, attempt, COMMITTED, now)
-    plan = hosted.stream.plan(0.09, 1.0, [])
+    plan = settling.plan(hosted.stream, 0.09, 1.0, [])
     assert plan is not None
     assert list(plan.deletes) == [4]
 
@@ -371,9 +371,9 @@ def test_a_last_plan_leaves_no_row_that_is_to_be_deleted() -> None:
     hosted.read()
     for _ in range(2):
         executions = hosted.stream.choose(1)
-        assert hosted.stream.plan(0.0, 1.0, executions, linger=0.05) is not None
+        assert settling.plan(hosted.stream, 0.0, 1.0, executions, linger=0.05) is not None
         assert changes.finish(hosted.stream, executions[0].attempts[0], COMMITTED, 0.0)
-    plan = hosted.stream.release_plan(0.0)
+    plan = settling.release_plan(hosted.stream, 0.0)
     assert (plan.position, list(plan.deletes)) == (2, [1, 2])
 
 
@@ -383,7 +383,7 @@ def test_an_ack_that_a_handlers_transaction_has_stored_does_not_wait_where_its_c
     hosted.read()
     hosted.settle(most=1)
     hosted.finish(1, COMMITTED)
-    plan = hosted.stream.plan(0.0, 1.0, [], linger=0.05)
+    plan = settling.plan(hosted.stream, 0.0, 1.0, [], linger=0.05)
     assert plan is not None
     assert (plan.position, [one.offset for one in plan.settled]) == (1, [1])
 
@@ -398,8 +398,8 @@ def test_outcomes_behind_a_slow_message_do_not_put_off_the_flush(atomic: bool, o
     hosted.finish(2)
     for offset, now in enumerate((0.0, 0.3, 0.6, 0.9, 1.2), 3):
         hosted.finish(offset, outcome)
-        hosted.stream.plan(now, 1.0, [], linger)
-        hosted.stream.plan(now + 0.1, 1.0, [], linger)
+        settling.plan(hosted.stream, now, 1.0, [], linger)
+        settling.plan(hosted.stream, now + 0.1, 1.0, [], linger)
     assert hosted.stream.window.position >= 3
 
 
@@ -408,8 +408,8 @@ def test_a_flush_takes_a_position_that_waits_along() -> None:
     hosted.read()
     hosted.settle()
     hosted.finish(2)
-    assert hosted.stream.plan(0.0, 1.0, [], linger=9.0) is None
-    plan = hosted.stream.plan(1.0, 1.0, [], linger=9.0)
+    assert settling.plan(hosted.stream, 0.0, 1.0, [], linger=9.0) is None
+    plan = settling.plan(hosted.stream, 1.0, 1.0, [], linger=9.0)
     assert plan is not None
     assert (plan.position, [row.offset for row in plan.rows], len(plan.settled)) == (3, [1, 3], 1)
 
@@ -423,14 +423,14 @@ def test_a_message_in_doubt_is_dispatched_alone_and_dead_lettered_only_if_it_was
     arrivals.load(stream, 1, rows[0], hosted.log[0], 0.0)
     (execution,) = stream.choose_alone(1, 0.0)
     assert (execution.attempts[0].number, execution.attempts[0].alone) == (4, True)
-    plan = stream.plan(0.0, 1.0, [execution])
+    plan = settling.plan(stream, 0.0, 1.0, [execution])
     assert plan is not None
     assert plan.rows[0].in_flight == ALONE
     changes.finish(stream, execution.attempts[0], SUCCESS, 0.0)
     assert stream.in_doubt.first() == 2
     arrivals.load(stream, 2, rows[1], hosted.log[1], 0.0)
     assert stream.choose_alone(2, 0.0) == []
-    plan = stream.plan(0.0, 1.0, [])
+    plan = settling.plan(stream, 0.0, 1.0, [])
     assert plan is not None
     assert [letter.message.offset for letter in plan.dead] == [2]
 
@@ -450,12 +450,12 @@ def test_without_a_bound_of_attempts_the_deaths_in_a_row_count() -> None:
         hosted = taken_over(row)
         (execution,) = hosted.stream.choose_alone(1, 0.0)
         assert execution.attempts[0].alone
-        plan = hosted.stream.plan(0.0, 1.0, [execution])
+        plan = settling.plan(hosted.stream, 0.0, 1.0, [execution])
         assert plan is not None
         row = row._replace(in_flight=plan.rows[0].in_flight, retry_count=plan.rows[0].retry_count)
     hosted = taken_over(row)
     assert hosted.stream.choose_alone(1, 0.0) == []
-    plan = hosted.stream.plan(0.0, 1.0, [])
+    plan = settling.plan(hosted.stream, 0.0, 1.0, [])
     assert plan is not None
     (dead_letter,) = plan.dead
     assert dead_letter.attempts == 41 + MOST_DEATHS - 1
@@ -468,12 +468,12 @@ def test_with_a_bound_of_attempts_the_deaths_do_not_count(mark: int) -> None:
     bound then."""
     hosted = taken_over(StoredRow(1, False, mark, 8, 0.0, ""), max_attempts=9)
     (execution,) = hosted.stream.choose_alone(1, 0.0)
-    plan = hosted.stream.plan(0.0, 1.0, [execution])
+    plan = settling.plan(hosted.stream, 0.0, 1.0, [execution])
     assert plan is not None
     assert (plan.rows[0].in_flight, plan.rows[0].retry_count) == (mark + 1, 9)
     hosted = taken_over(StoredRow(1, False, mark, 9, 0.0, ""), max_attempts=9)
     dispatched = hosted.stream.choose_alone(1, 0.0)
-    plan = hosted.stream.plan(0.0, 1.0, dispatched)
+    plan = settling.plan(hosted.stream, 0.0, 1.0, dispatched)
     assert plan is not None
     assert bool(dispatched) == (mark == TOGETHER)
     assert len(plan.dead) == (mark > TOGETHER)
@@ -483,7 +483,7 @@ def test_a_failure_between_two_deaths_begins_their_count_anew() -> None:
     hosted = taken_over(StoredRow(1, False, MOST_DEATHS - 1, 9, 0.0, ""))
     stream = hosted.stream
     (execution,) = stream.choose_alone(1, 0.0)
-    stream.plan(0.0, 1.0, [execution])
+    settling.plan(stream, 0.0, 1.0, [execution])
     changes.finish(stream, execution.attempts[0], RETRY, 0.0)
     hosted.settle(most=0)
     hosted.now = 20.0
@@ -604,7 +604,7 @@ def test_keys_whose_first_messages_failed_again_do_not_stand_still_for_those_loa
     for _ in range(200):
         hosted.load()
         executions = hosted.stream.choose(16, 2)
-        hosted.stream.plan(hosted.now, 1.0, executions)
+        settling.plan(hosted.stream, hosted.now, 1.0, executions)
         for execution in executions:
             while (attempt := execution.start_next()) is not None:
                 if attempt.offset % 3 == 1 and attempt.number == 1:
@@ -687,7 +687,7 @@ def test_a_release_plan_releases_uncharged_and_keeps_the_acks() -> None:
     hosted.read()
     hosted.settle()
     hosted.finish(2)
-    plan = hosted.stream.release_plan(0.0)
+    plan = settling.release_plan(hosted.stream, 0.0)
     assert plan.release
     assert plan.position == 0
     assert [(row.offset, row.acked) for row in plan.rows] == [(2, True)]
@@ -970,7 +970,7 @@ def keys_that_fail_again(keys: int, outcome: Outcome | None, **options: object) 
         hosted.read()
         hosted.load()
         executions = hosted.stream.choose(100, 3)
-        hosted.stream.plan(hosted.now, 1.0, executions)
+        settling.plan(hosted.stream, hosted.now, 1.0, executions)
         check_bounds(hosted.stream)
         for execution in executions:
             attempt = execution.start_next()
@@ -1003,7 +1003,7 @@ def test_a_long_wait_at_the_bottom_lets_no_heap_grow_with_what_comes_and_goes_ab
         hosted.read()
         for execution in hosted.stream.choose(10, 1):
             hosted.attempts[execution.attempts[0].offset] = execution.attempts[0]
-        hosted.stream.plan(hosted.now, 1.0, [])
+        settling.plan(hosted.stream, hosted.now, 1.0, [])
         for offset in [offset for offset, attempt in hosted.attempts.items() if attempt.outcome is None]:
             attempt = hosted.attempts[offset]
             wait = Outcome(RETRIED, 1e9, "no") if offset == 1 else RETRY

@@ -8,7 +8,7 @@ import pytest
 
 from sqlqueue.core.filters import Filter
 from sqlqueue.core.outcomes import RETRIED, SUCCESS, UNSTARTED, Outcome
-from sqlqueue.core.partition import changes
+from sqlqueue.core.partition import changes, settling
 from sqlqueue.core.partition.claim_ahead import AHEAD, FALLS_BACK, REFRAINS
 from sqlqueue.core.partition.key_limit import KeyLimit
 from sqlqueue.core.settle_plan import Execution, SettlePlan
@@ -39,9 +39,9 @@ class Stream(Hosted):
 
     def plan(self, executions: list[Execution] = [], linger: float = LINGER) -> SettlePlan | None:  # noqa: B006
         """Plan, and write."""
-        plan = self.stream.plan(self.now, 1.0, executions, linger, len(self.log) + 10)
+        plan = settling.plan(self.stream, self.now, 1.0, executions, linger, len(self.log) + 10)
         if plan is not None:
-            self.stream.was_written(plan, self.now)
+            settling.was_written(self.stream, plan, self.now)
         return plan
 
     def take(self, keys: str) -> SettlePlan | None:
@@ -134,7 +134,7 @@ def test_a_claim_falls_back_to_what_was_dispatched() -> None:
 
 
 def test_a_release_releases_what_was_claimed_ahead() -> None:
-    plan = steady().stream.release_plan(0.0)
+    plan = settling.release_plan(steady().stream, 0.0)
     assert (plan.release, plan.position, plan.claimed, plan.ahead) == (True, 2, 2, False)
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from sqlqueue.core.flow import Rate
-from sqlqueue.core.partition import key_rate
+from sqlqueue.core.partition import key_rate, settling
 from sqlqueue.core.partition.key_rate import KeyRate
 from tests.core.test_assigned_partition import Hosted
 
@@ -60,7 +60,7 @@ def test_any_number_of_messages_waits_in_one_row_and_a_range_and_the_others_go_o
         executions = hosted.stream.choose(100, None, key_rate=rates, now=hosted.now)
         attempts = [attempt for each in executions for attempt in each.attempts]
         position = hosted.stream.window.position
-        plan = hosted.stream.plan(hosted.now, 0.0, executions)
+        plan = settling.plan(hosted.stream, hosted.now, 0.0, executions)
         for row in plan.rows if plan else ():
             assert row.acked or row.in_flight or row.retry_count == 0, "waiting is no attempt"
             assert row.offset > position or row.offset in written | plan.taken_up, "it would count as settled"

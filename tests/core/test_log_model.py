@@ -37,7 +37,7 @@ from sqlqueue.consumers.reader import Reader
 from sqlqueue.consumers.working_set import WorkingSet
 from sqlqueue.core.flow import Rate
 from sqlqueue.core.outcomes import COMMITTED, DEAD, LOST, POSTPONED, RELEASED, RETRIED, SUCCESS, UNSTARTED, Outcome
-from sqlqueue.core.partition import changes, claim_ahead, key_limit, limits
+from sqlqueue.core.partition import changes, claim_ahead, key_limit, limits, settling
 from sqlqueue.core.partition import sieve as sieve_module
 from sqlqueue.core.partition import window as window_module
 from sqlqueue.core.partition.assigned import AssignedPartition
@@ -432,7 +432,7 @@ class Owner:
         stream, end = self.stream, self.reader.log_end.highest + OFFSETS_AHEAD if steady else 0
         assert stream is not None
         executions = self.choose(most)
-        plan = stream.plan(self.tables.now, 0.0 if flush else FLUSH, executions, linger, end)
+        plan = settling.plan(stream, self.tables.now, 0.0 if flush else FLUSH, executions, linger, end)
         if plan is None:
             self.executions += executions
         elif plan.ahead:
@@ -446,7 +446,7 @@ class Owner:
             self.drop()
             return
         assert self.stream is not None
-        self.stream.was_written(plan, sent)
+        settling.was_written(self.stream, plan, sent)
         self.executions += plan.executions
 
     def write_again(self) -> bool:
@@ -904,7 +904,7 @@ class LogMachine(RuleBasedStateMachine):
             return
         owner.take_reports()
         running = list(owner.running)
-        plan = owner.stream.release_plan(self.tables.now)
+        plan = settling.release_plan(owner.stream, self.tables.now)
         if owner.execute(plan):
             for attempt in running:
                 if attempt.outcome is not None and attempt.outcome.kind == RELEASED:

@@ -17,7 +17,7 @@ from sqlqueue.consumers.executor import HandlerExecutor
 from sqlqueue.consumers.following import Following
 from sqlqueue.consumers.log_end import LogEnd
 from sqlqueue.consumers.reader import Reader
-from sqlqueue.core.partition import arrivals, changes
+from sqlqueue.core.partition import arrivals, changes, settling
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.blocked import KeyRanges
 from sqlqueue.core.partition.claim_ahead import ClaimAhead
@@ -340,7 +340,7 @@ TOLD = [
     ),
     (
         some_wait_while_others_are_handled,
-        [Fault(AssignedPartition, "_keeps_up", "waits or ", "")],
+        [Fault(settling, "_claims_to", "waits or ", "")],
         "wait, and are claimed up to",
     ),
     (

@@ -10,7 +10,7 @@ from sqlqueue import publish_many
 from sqlqueue.consumers.executor import HandlerExecutor
 from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.core.outcomes import ACKED, DEAD, RETRIED, UNSTARTED, Outcome
-from sqlqueue.core.partition import arrivals, changes
+from sqlqueue.core.partition import arrivals, changes, settling
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.ref import ConsumerOptions
 from sqlqueue.core.settle_plan import Attempt, Execution
@@ -19,7 +19,7 @@ from sqlqueue.database.log import Log
 from sqlqueue.exceptions import LeaseLost
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import groups
-from sqlqueue.log import settle as settling
+from sqlqueue.log import settle as settle_module
 from sqlqueue.log.atomic import settle_execution
 from sqlqueue.log.fetch import fetch
 from sqlqueue.log.loading import Asked, load
@@ -51,7 +51,7 @@ class Owned:
 
     def turn(self, choose: bool = True, flush: float = 1_000.0) -> list[Execution]:
         runs = self.stream.choose(10) if choose else []
-        plan = self.stream.plan(1.0, flush, runs)
+        plan = settling.plan(self.stream, 1.0, flush, runs)
         if plan is not None:
             (result,) = settle(LOG, [plan], "me", {"t": "all"}, 1.0)
             assert not result.stale
@@ -65,7 +65,7 @@ class Owned:
 @pytest.fixture(autouse=True)
 def topic(transactional_db: None, settings: object, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.SQLQUEUE = {"TOPICS": {"t": {"partitions": 1}}, "WAKE": False}
-    monkeypatch.setattr(settling, "CHUNK", 2)  # fewer than there are messages
+    monkeypatch.setattr(settle_module, "CHUNK", 2)  # fewer than there are messages
 
 
 @pytest.mark.parametrize("batch", [True, False])

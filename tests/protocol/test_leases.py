@@ -25,6 +25,7 @@ from sqlqueue.consumers.registry import Consumer, build
 from sqlqueue.consumers.subscription import Subscription
 from sqlqueue.consumers.withdrawals import Withdrawals
 from sqlqueue.core.lease import HeldLease
+from sqlqueue.core.partition import settling
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.settle_plan import SettlePlan
 from sqlqueue.database import retries
@@ -113,7 +114,7 @@ class Member:
 
     def release(self, subscription: Subscription, partitions: set[int]) -> None:
         streams = [stream for partition in sorted(partitions) for stream in subscription.of_partition(partition)]
-        self.settle_plans([stream.release_plan(0.0) for stream in streams])
+        self.settle_plans([settling.release_plan(stream, 0.0) for stream in streams])
         self.guarded(lambda: self.ownership.release({subscription: partitions}))
 
     def settle(self) -> None:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from sqlqueue.core.lease import HeldLease
-from sqlqueue.core.outcomes import DEAD, RELEASED, Outcome
+from sqlqueue.core.outcomes import DEAD, Outcome
 from sqlqueue.core.partition import arrivals, batches, changes, limits, settling
 from sqlqueue.core.partition.blocked import KeyRanges, StoredRange
 from sqlqueue.core.partition.budget import ReadBudget
@@ -30,7 +30,7 @@ from sqlqueue.core.partition.sieve import Sieve
 from sqlqueue.core.partition.waiting import MOST_DEATHS, Delays, InDoubt
 from sqlqueue.core.partition.window import Found, Read, ReadWindow
 from sqlqueue.core.partition.writes import Writes
-from sqlqueue.core.settle_plan import ALONE, Attempt, Execution, FetchedMessage, SettlePlan, StoredRow
+from sqlqueue.core.settle_plan import ALONE, Attempt, Execution, FetchedMessage, StoredRow
 
 Gathered = Mapping[int, tuple[StoredRow | None, FetchedMessage]]  # by offset; with a row if an operator has written one
 
@@ -382,33 +382,3 @@ class AssignedPartition:
                 settling.move(self, outcome.moved_to)
             count += changes.finish(self, attempt, outcome, now)
         return count
-
-    # -- settling -----------------------------------------------------------------------------------------------------
-
-    def plan(
-        self, now: float, flush_after: float, executions: list[Execution], linger: float = 0.0, end: int = 0
-    ) -> SettlePlan | None:
-        """Return what to write now, with the claims of the executions that were chosen; None if there is nothing: then
-        these are claimed already, and may start at once. flush_after: for so many seconds an ack waits in memory at
-        most; linger: for so many a position, or acks that are stored, may wait for a plan with more; end: about where
-        the log will end soon, so that the partition may be claimed ahead up to there; 0: it may not."""
-        return settling.plan(self, now, flush_after, executions, linger, end if end and self._keeps_up else 0)
-
-    @property
-    def _keeps_up(self) -> bool:
-        """Whether nothing of the log waits but what is in flight: the next messages can start when they are read."""
-        waits = self.queues.ready or self.window.more or self.window.late or self.in_doubt.entries or self.ranges.by_key
-        # Atomic handlers write rows; of what a filter leaves out a takeover would write some, too.
-        return not (waits or self.queues.limits_keys or self.options.atomic or self.sieve is not None)
-
-    def was_written(self, plan: SettlePlan, began: float) -> None:
-        """Record that a plan is stored; began: monotonic seconds, before it was sent."""
-        if self.claims_ahead is not None:
-            self.claims_ahead.was_written(plan, began)
-
-    def release_plan(self, now: float) -> SettlePlan:
-        """Return what to write when the lease is released: acks in memory become rows, other attempts are released."""
-        for entry in list(self.entries.values()):
-            if entry.attempt is not None:
-                changes.finish(self, entry.attempt, Outcome(RELEASED), now)
-        return settling.release_plan(self, now)

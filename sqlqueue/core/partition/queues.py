@@ -57,7 +57,7 @@ class OrderingQueues:
     @property
     def candidates(self) -> int:
         """About how many messages and ordering queues may have something to dispatch now."""
-        if self.limits_keys:
+        if self.limit is not None and self.limit.limits:
             return sum(each.startable if isinstance(each, LimitedQueue) else 1 for each in iter(self.offered))
         return len(self.offered)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sqlqueue.core.outcomes import RELEASED, Outcome
 from sqlqueue.core.partition import changes
 from sqlqueue.core.partition.claim_ahead import ClaimAhead
 from sqlqueue.core.partition.ordering import IN_FLIGHT, SETTLED
@@ -14,9 +15,12 @@ if TYPE_CHECKING:
 
 
 def plan(
-    p: AssignedPartition, now: float, flush_after: float, executions: list[Execution], linger: float, end: int
+    p: AssignedPartition, now: float, flush_after: float, executions: list[Execution], linger: float = 0.0, end: int = 0
 ) -> SettlePlan | None:
-    """Return what to write now; see AssignedPartition.plan."""
+    """Return what to write now, with the claims of the executions that were chosen; None if there is nothing: then
+    these are claimed already, and may start at once. flush_after: for so many seconds an ack waits in memory at
+    most; linger: for so many a position, or acks that are stored, may wait for a plan with more; end: about where
+    the log will end soon, so that the partition may be claimed ahead up to there; 0: it may not."""
     writes, before = p.writes, p.window.position
     walk(p)
     if writes.waits_since is not None and now - writes.waits_since >= flush_after:
@@ -25,10 +29,8 @@ def plan(
     if writes.awaited:
         writes.answer(p.entries)
     moved = p.window.position > before
-    if end and p.claims_ahead is None:
-        p.claims_ahead = ClaimAhead()
-    ahead = p.claims_ahead.target(end, now) if p.claims_ahead else 0
-    if executions and p.claims_ahead:
+    ahead = _claims_to(p, end, now) if end or p.claims_ahead is not None else 0
+    if executions and p.claims_ahead is not None:
         p.claims_ahead.dispatched(now)
     written = None
     if not _may_wait(p, now, moved, executions, linger):
@@ -41,6 +43,18 @@ def plan(
     elif writes.waits_since is None or moved:
         writes.waits_since = now
     return written
+
+
+def _claims_to(p: AssignedPartition, end: int, now: float) -> int:
+    """Return up to where a plan may claim ahead, 0 for not at all: only if nothing of the log waits but what is in
+    flight, so that the next messages can start when they are read."""
+    waits = p.queues.ready or p.window.more or p.window.late or p.in_doubt.entries or p.ranges.by_key
+    # Atomic handlers write rows; of what a filter leaves out a takeover would write some, too.
+    if waits or p.queues.limits_keys or p.options.atomic or p.sieve is not None:
+        end = 0
+    if p.claims_ahead is None:
+        p.claims_ahead = ClaimAhead()
+    return p.claims_ahead.target(end, now)
 
 
 def _written(
@@ -94,8 +108,17 @@ def _waits(p: AssignedPartition, now: float, linger: float) -> bool:
     return writes.only_acks
 
 
+def was_written(p: AssignedPartition, plan: SettlePlan, began: float) -> None:
+    """Record that a plan is stored; began: monotonic seconds, before it was sent."""
+    if p.claims_ahead is not None:
+        p.claims_ahead.was_written(plan, began)
+
+
 def release_plan(p: AssignedPartition, now: float) -> SettlePlan:
-    """Return what to write when the lease is released: acks in memory become rows."""
+    """Return what to write when the lease is released: acks in memory become rows, other attempts are released."""
+    for entry in list(p.entries.values()):
+        if entry.attempt is not None:
+            changes.finish(p, entry.attempt, Outcome(RELEASED), now)
     walk(p)
     _flush(p)
     plan = _make_plan(p, [], now, release=True)
