@@ -8,19 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sqlqueue.contrib.people.exceptions import HandOver, WorkItemChanged
-    from sqlqueue.contrib.people.pulled import ahand_over, hand_over
     from sqlqueue.contrib.people.topics import work_on
 
 # Names resolve at their first use, before the apps are ready too.
 _MODULES = {
     "HandOver": "sqlqueue.contrib.people.exceptions",
     "WorkItemChanged": "sqlqueue.contrib.people.exceptions",
-    "ahand_over": "sqlqueue.contrib.people.pulled",
-    "hand_over": "sqlqueue.contrib.people.pulled",
     "work_on": "sqlqueue.contrib.people.topics",
 }
 
-__all__ = ["HandOver", "WorkItemChanged", "ahand_over", "hand_over", "work_on"]
+__all__ = ["HandOver", "WorkItemChanged", "work_on"]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from django.db import transaction
 
 from sqlqueue import Batch, HandOver, Retry, asubscribe, get_batch, publish, publish_many
 from sqlqueue.conf import settings as options
-from sqlqueue.contrib.people import ahand_over, work_on
+from sqlqueue.contrib.people import work_on
 from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database.log import Log
@@ -112,9 +112,9 @@ def test_an_async_pull_loop_hands_over_too(consuming: Consuming) -> None:
     async def main() -> None:
         async with asubscribe("t", group="pull", timeout=60) as deliveries:
             delivery = await anext(deliveries)
-            await ahand_over(delivery, "look", form={"x": 1})
-            await ahand_over(delivery, "look", form={"x": 1})
-            assert delivery.settled == "hand_over"
+            await delivery.fail(HandOver("look", form={"x": 1}))
+            await delivery.fail(HandOver("look", form={"x": 1}))
+            assert delivery.settled == "fail"
 
     in_loop(main())
     item = WorkItem.objects.get()
