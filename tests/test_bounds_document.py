@@ -8,7 +8,7 @@ import pytest
 
 from sqlqueue.consumers.registry import DURATIONS as MANNERS
 from sqlqueue.consumers.registry import MOST_ATTEMPTS, MOST_OF_A_BATCH
-from sqlqueue.contrib.people.models.work_item import USER_LENGTH
+from sqlqueue.contrib.people.models import USER_LENGTH
 from sqlqueue.contrib.people.work import COMMENT_LENGTH
 from sqlqueue.core.active_hours import HOURS_LENGTH
 from sqlqueue.core.bounds import CENTURY, DAY, LEAST_RATE, MOST_RATE, duration

@@ -61,7 +61,9 @@ def test_the_admin_searches_by_time_and_delivers_again_from_one(client: Client) 
     for since, shown in ((local(HOUR), True), (local(-HOUR), False)):
         asked = urlencode({"topic": "t", "since": since, "until": ""})
         assert ("found" in words(page(client, f"/admin/sqlqueue/message/?{asked}"))) is shown
-    assert page(client, f"/admin/sqlqueue/consumergroup/{group}/move/?{urlencode({'time': local(HOUR)})}")
+    assert page(
+        client, f"/admin/sqlqueue/consumergroup/{group}/operation/move/?{urlencode({'time': local(HOUR), 'count': 1})}"
+    )
     assert offset
 
 

@@ -7,6 +7,7 @@ from django.contrib.admin import site as default_site
 from sqlqueue.admin import (  # noqa: F401  (they register their pages)
     batches,
     consumer_groups,
+    dead_letters,
     messages,
     overview,
     periodic_schedules,
@@ -15,7 +16,7 @@ from sqlqueue.admin import (  # noqa: F401  (they register their pages)
     tables,
     topics,
 )
-from sqlqueue.admin.database_site import DatabaseSite
+from sqlqueue.admin.sites import DatabaseSite
 from sqlqueue.database.tables import is_beside_the_log
 
 __all__ = ["database_site", "register"]

@@ -16,9 +16,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_POST
 
-from sqlqueue.admin.actions.base import log_action
 from sqlqueue.admin.cells import tag
 from sqlqueue.admin.lists import KeysetAdmin, KeysetChangeList
+from sqlqueue.admin.operation import log_done
 from sqlqueue.admin.pages import may, require, show
 from sqlqueue.database.log import current_log
 from sqlqueue.models import Batch
@@ -124,7 +124,7 @@ class BatchAdmin(KeysetAdmin):
         batch = self._row(request, object_id)
         if cancel_batch(batch.pk):
             sentence = _("Cancelled. No callback is published; the messages are delivered all the same.")
-            log_action(request, [batch], CHANGE, sentence)
+            log_done(request, [batch], CHANGE, sentence)
             messages.success(request, sentence)
         else:
             messages.warning(request, _("There was nothing left to cancel."))
@@ -139,7 +139,7 @@ class BatchAdmin(KeysetAdmin):
             "%(count)d dead letter is delivered again.", "%(count)d dead letters are delivered again.", done
         ) % {"count": done}
         if done:
-            log_action(request, [batch], CHANGE, sentence)
+            log_done(request, [batch], CHANGE, sentence)
         messages.success(request, sentence)
         return HttpResponseRedirect(self._url("change", batch))
 

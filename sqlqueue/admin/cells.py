@@ -21,7 +21,7 @@ from django.utils.translation import gettext as _
 from sqlqueue.core import indented as indentation
 from sqlqueue.core.logfmt import printable
 from sqlqueue.core.outcomes import REPLAYED
-from sqlqueue.database.log import Log, current_log
+from sqlqueue.database.log import Log
 from sqlqueue.log.encoding import NOTHING
 from sqlqueue.models import Message, Receipt
 from sqlqueue.payloads.content_types import UNKNOWN, content_type_of
@@ -83,9 +83,9 @@ def described(body: Body) -> str:
     return f"{body.content_type}, {filesizeformat(body.size)}"
 
 
-def download(model: type[models.Model], key: int) -> HttpResponse:
+def download(log: Log, model: type[models.Model], key: int) -> HttpResponse:
     """Return the bytes of a message as a file to save. Raises Http404 if there are none."""
-    rows = model._default_manager.using(current_log().alias).filter(pk=key).exclude(body=None)
+    rows = model._default_manager.using(log.alias).filter(pk=key).exclude(body=None)
     row = rows.only("pk", "body", "headers").first()
     if row is None:
         raise Http404

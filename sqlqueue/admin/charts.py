@@ -20,7 +20,7 @@ Value = float | None
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One chart. name: for the ids of its elements; path: of the SVG, in WIDTH × HEIGHT; kind: "line", "bars" or
+    """One chart. name: for the ids of its elements; path: of the SVG, in WIDTH × HEIGHT; kind: "bars" or
     "failures"."""
 
     name: str
@@ -98,9 +98,21 @@ def chart(name: str, title: str, kind: str, values: Sequence[Value], time_range:
         texts["last"] = number(known[-1][1])
         description = _("From %(since)s to %(until)s: %(last)s at the end, at most %(top)s at %(when)s.") % texts
     scale = rounded_up(top)
-    path = _line(values, scale) if kind == "line" else _bars(values, scale)
     axis = [number(part * scale) for part in (1, 0.5, 0)]
-    return Chart(name, title, description, path, kind, texts["since"], texts["until"], axis)
+    return Chart(name, title, description, _bars(values, scale), kind, texts["since"], texts["until"], axis)
+
+
+def three_charts(time_range: TimeRange, minutes: Sequence[tuple[datetime, float, float | None, float]]) -> list[Chart]:
+    """Return charts of throughput, lag and failures. minutes: the minute, what was acked, the lag, what failed, oldest
+    first."""
+    acked = time_range.sums((minute, acked) for minute, acked, _lag, _failed in minutes)
+    lag = time_range.latest((minute, lag) for minute, _acked, lag, _failed in minutes)
+    failed = time_range.sums((minute, failed) for minute, _acked, _lag, failed in minutes)
+    return [
+        chart("throughput", _("Acknowledged a second"), "bars", acked, time_range),
+        chart("lag", _("Lag in messages"), "bars", lag, time_range),
+        chart("failures", _("Failures a second"), "failures", failed, time_range),
+    ]
 
 
 def rounded_up(top: float) -> float:
@@ -109,18 +121,6 @@ def rounded_up(top: float) -> float:
         return 1.0
     power = 10.0 ** math.floor(math.log10(top))
     return next(step * power for step in (1, 2, 5, 10) if step * power >= top * (1 - 1e-9))
-
-
-def _line(values: Sequence[Value], top: float) -> str:
-    """Return the path of a line through the parts that have a value."""
-    step, commands, drawing = WIDTH / len(values), [], False
-    for index, value in enumerate(values):
-        if value is None:
-            drawing = False
-            continue
-        commands.append(f"{'L' if drawing else 'M'}{index * step:.1f} {_height(value, top):.1f}h{step:.1f}")
-        drawing = True
-    return "".join(commands)
 
 
 def _bars(values: Sequence[Value], top: float) -> str:

@@ -12,11 +12,13 @@ from datetime import datetime
 from typing import Any
 
 from django.contrib.admin import ShowFacets
+from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
+from django.urls import reverse
 
 from sqlqueue.admin.cells import harmless
 from sqlqueue.admin.pages import ReadOnlyAdmin, Replica, list_log, replica
@@ -98,6 +100,15 @@ class KeysetAdmin(ReadOnlyAdmin):
     def sections(self) -> Sequence[Q]:
         """Return the conditions of the sections, the most important one first."""
         return [Q()]
+
+    def url(self, page: str, *args: object) -> str:
+        """Return the URL of a page of this site: "changelist", "change", …"""
+        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"
+        return reverse(name, args=args, current_app=self.admin_site.name)
+
+    def row(self, request: HttpRequest, object_id: str) -> Any:
+        """Return the row with the key of a URL; None if there is none."""
+        return self.get_object(request, unquote(object_id))
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         """Replace columns of times by ones that show the zone, and columns of texts by ones that are harmless."""

@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
-from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from sqlqueue.admin import dead_letters
-from sqlqueue.admin.actions.base import OffersActions, chosen_offsets, run_action
-from sqlqueue.admin.actions.deletion import Delete
-from sqlqueue.admin.actions.message_actions import MESSAGE_ACTIONS, MessageAction
 from sqlqueue.admin.cells import code, download, harmless, indented, key_id, show_outcomes, show_previews, tag
-from sqlqueue.admin.lists import KeysetAdmin, KeysetChangeList
+from sqlqueue.admin.lists import KeysetChangeList
+from sqlqueue.admin.message_operations import MESSAGE_OPERATIONS
 from sqlqueue.admin.message_search import HEADER_FIELD, SearchForm, found
-from sqlqueue.admin.pages import require, show
+from sqlqueue.admin.operation import OperatedAdmin, Operation
+from sqlqueue.admin.pages import require
 from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED
-from sqlqueue.database.log import Log, current_log
-from sqlqueue.models import Message, Receipt
+from sqlqueue.database.log import Log
+from sqlqueue.models import DeadLetter, Message, Receipt
 from sqlqueue.operations.replay import copy_id
 from sqlqueue.stats.bodies import bodies
 from sqlqueue.stats.group_status import EXPIRED, IN_FLIGHT, LIMITED, RELAYED, RETRYING, SCHEDULED, WAITING, GroupStatus
 from sqlqueue.stats.message_status import status_of
 from sqlqueue.stats.replayed import copy_of, original_of
+from sqlqueue.stats.search import messages_at
 
 MOST_SHOWN = 100_000  # characters of a payload
-ALL_ACTIONS: dict[str, type[MessageAction]] = {**MESSAGE_ACTIONS, Delete.name: Delete}
+LISTED = ("offset", "topic", "partition", "priority", "partition_key", "message_id", "target_group", "created_at")
 MOST_RECEIPTS = 100  # on the page of a message
 # Sections that the admin of other apps adds to it: each returns markup for a message of these offsets (its own, and
 # that of the message of which it is a dead letter), "" for none.
@@ -60,23 +58,13 @@ def _original(log: Log, dead_letter: Message) -> Message | None:
     return messages.filter(topic=dead_letter.original_topic, offset=dead_letter.original_offset).first()
 
 
-class ShownStatus(NamedTuple):
-    """The status of a message in a group, with its label and the result as text; of a replayed one the copy's label,
-    and its offset where it is in this log."""
-
-    status: GroupStatus
-    state: Any
-    result: str
-    copy_state: Any
-    copy_offset: int | None
-
-
-def _statuses(log: Log, message: Message) -> Iterator[ShownStatus]:
-    """Yield the status of a message in each group."""
+def _statuses(log: Log, message: Message) -> Iterator[tuple[GroupStatus, Any, str, Any, int | None]]:
+    """Yield the status of a message in each group, with its label and the result as text; of a replayed one the copy's
+    label, and its offset where it is in this log."""
     for one in status_of(log, message).groups.values():
         result = "" if one.result is None else indented(one.result, MOST_SHOWN)
         copy = copy_of(log, message.topic, *one.replayed_as) if one.replayed_as else None
-        yield ShownStatus(one, STATES[one.state], result, STATES.get(one.copy_state, ""), copy)
+        yield one, STATES[one.state], result, STATES.get(one.copy_state, ""), copy
 
 
 def last_line(error: str) -> str:
@@ -90,11 +78,12 @@ def label(state: str) -> str:
 
 
 @admin.register(Message)
-class MessageAdmin(OffersActions, KeysetAdmin):
+class MessageAdmin(OperatedAdmin):
     """The list and the pages of messages."""
 
     change_list_template = "admin/sqlqueue/messages.html"
-    action_classes = ALL_ACTIONS
+    operations = MESSAGE_OPERATIONS
+    page_template = "message"
     list_display = ("offset", "topic", "key_and_id", "preview", "outcomes", "created_at")
     list_display_links = ("offset",)
     own_parameters = tuple(SearchForm.base_fields)
@@ -123,14 +112,9 @@ class MessageAdmin(OffersActions, KeysetAdmin):
         return format_html_join("", '<div class="sqlqueue-outcome">{}: {} {}</div>', lines) or "–"
 
     def get_urls(self) -> list[URLPattern]:
-        """Add the pages of actions, of bytes, and of dead letters."""
-        action = self.admin_site.admin_view(self.action_view)
-        return [
-            path("action/<slug:name>/", action, name="sqlqueue_message_action"),
-            path("<int:offset>/body/", self.admin_site.admin_view(self.body_view), name="sqlqueue_message_body"),
-            *dead_letters.urls(self),
-            *super().get_urls(),
-        ]
+        """Add the download of bytes."""
+        body = self.admin_site.admin_view(self.body_view)
+        return [path("<int:offset>/body/", body, name="sqlqueue_message_body"), *super().get_urls()]
 
     def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> list[Any]:
         """Return the page that the search form asks for; an empty one if the form is not valid."""
@@ -146,16 +130,6 @@ class MessageAdmin(OffersActions, KeysetAdmin):
         show_outcomes(page.rows)
         return list(page.rows)
 
-    def action_view(self, request: HttpRequest, name: str) -> HttpResponse:
-        """Ask for confirmation of an action on the ticked messages, or carry it out."""
-        if name not in ALL_ACTIONS:
-            raise Http404
-        action_class = ALL_ACTIONS[name]
-        require(request, "view_message", *action_class.permissions)
-        site = self.admin_site.name
-        action = action_class(chosen_offsets(request), reverse(f"{site}:sqlqueue_message_changelist"))
-        return run_action(self, request, action, reverse(f"{site}:sqlqueue_message_action", args=[name]))
-
     def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
         """Return the rows without bytes, which no page shows."""
         return super().get_queryset(request).defer("body")
@@ -163,32 +137,30 @@ class MessageAdmin(OffersActions, KeysetAdmin):
     def body_view(self, request: HttpRequest, offset: int) -> HttpResponse:
         """Return the bytes of a message as a file to save."""
         require(request, "view_message")
-        return download(Message, offset)
+        return download(self.log, Message, offset)
 
-    def _gone(self, request: HttpRequest, number: str) -> HttpResponse:
+    def rows_of(self, request: HttpRequest, keys: Sequence[str]) -> Sequence[Message]:
+        """Return the messages at these offsets, without their content."""
+        return messages_at(self.log, list(map(int, keys)), *LISTED)
+
+    def gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Lead from a dead letter that was replayed to its original; say of anything else that it does not exist."""
-        log = current_log()
-        original = original_of(log, copy_id(log, int(number))) if number.isdecimal() and len(number) < 20 else None
+        number = unquote(object_id)
+        original = None
+        if number.isdecimal() and len(number) < 20:
+            original = original_of(self.log, copy_id(self.log, int(number)))
         if original:
-            return HttpResponseRedirect(reverse(f"{self.admin_site.name}:sqlqueue_message_change", args=[original]))
+            return HttpResponseRedirect(self.url("change", original))
         return self._get_obj_does_not_exist_redirect(request, self.opts, number)  # type: ignore[attr-defined]
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
-    ) -> HttpResponse:
-        """Show a message and its status in every group."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        message = self.get_object(request, unquote(object_id))
-        if message is None:
-            return self._gone(request, unquote(object_id))
-        log = current_log()
+    def page(self, request: HttpRequest, row: Any) -> tuple[object, Mapping[str, Any]]:
+        """Return the title, and the message with its status in every group."""
+        message, log = row, self.log
         original = _original(log, message) if message.failed_group else message
         offset = message.original_offset if message.failed_group else message.offset
         receipts = Receipt.objects.using(log.alias).filter(message_offset=offset).order_by("consumer_group", "id")
         shown = list(receipts[:MOST_RECEIPTS])
-        request.current_app = self.admin_site.name
-        context = {
+        return _("Message %d") % message.offset, {
             "message": message,
             "payload": indented(message.payload, MOST_SHOWN),
             "body": bodies(log, Message, [message.pk]).get(message.pk) if message.payload is None else None,
@@ -201,7 +173,11 @@ class MessageAdmin(OffersActions, KeysetAdmin):
             "receipts": shown,
             "sections": [section(request, {message.offset, offset or message.offset}) for section in SECTIONS],
             "unlisted": receipts.count() - len(shown) if len(shown) == MOST_RECEIPTS else 0,
-            "actions": [] if message.failed_group else self.permitted_actions(request),
-            "dead_letter_actions": dead_letters.permitted_actions(request) if message.failed_group else [],
         }
-        return show(self, request, "message", _("Message %d") % message.offset, context)
+
+    def offered(self, request: HttpRequest, row: Any = None) -> list[Operation]:
+        """Return the operations that the user may do; with a dead letter, those on dead letters."""
+        if row is not None and row.failed_group:
+            of_dead_letters: Any = self.admin_site._registry[DeadLetter]
+            return list(of_dead_letters.offered(request, row))
+        return super().offered(request, row)

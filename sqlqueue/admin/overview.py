@@ -1,29 +1,26 @@
-"""The overview: the stats of every topic and group, what needs attention, and charts of the last hours."""
+"""The overview: the stats of every topic and group, the findings, and charts of the last hours."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 
-from sqlqueue.admin.attention import VisibleFindings, visible_findings
-from sqlqueue.admin.charts import Chart, TimeRange, chart
-from sqlqueue.admin.navigation import arrange, internals
+from sqlqueue.admin.charts import Chart, TimeRange, chart, three_charts
 from sqlqueue.admin.pages import ReadOnlyAdmin, list_log, page_url, replica, show
+from sqlqueue.admin.sites import arrange
 from sqlqueue.core.effects import texts
 from sqlqueue.database.log import Log
 from sqlqueue.models import ConsumerGroup, Overview
-from sqlqueue.stats.attention import findings, findings_of_group
+from sqlqueue.stats.attention import findings
+from sqlqueue.stats.findings import CHANGE, DEAD_LETTERS, LATE, REFUSED, UNREAD, Finding
 from sqlqueue.stats.groups import GroupSurvey, states
 from sqlqueue.stats.survey import Survey, survey
-from sqlqueue.stats.texts import duration
 from sqlqueue.stats.throughput import lags, totals
 from sqlqueue.stats.topics import TopicSurvey
 
@@ -31,72 +28,34 @@ HOURS = (1, 6, 24, 168)
 USUAL_HOURS = 6
 RECENT = timedelta(hours=1)  # shown by the small chart of a group
 
+Link = tuple[str, str]  # text and URL, "" if the user may not see the page
+LINKS: dict[str, Callable[[HttpRequest], Link]] = {}  # of findings of effects: their apps' admin adds them
 
-@dataclass(frozen=True, slots=True)
-class GroupRow:
+
+class GroupRow(NamedTuple):
     """A group as the page shows it. url, dead_letters_url: of its page, and of its dead letters ("": the user may not
     see them)."""
 
+    stats: GroupSurvey
     url: str
     dead_letters_url: str
-    stats: GroupSurvey
-    lag: Chart | None
     states: Sequence[str]
-
-    @property
-    def oldest(self) -> str:
-        """The age of the oldest message that is not acked."""
-        return "–" if self.stats.oldest_age is None else duration(self.stats.oldest_age)
+    lag: Chart | None
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRow:
-    """A topic and its groups as the page shows them."""
+class TopicRow(NamedTuple):
+    """A topic and its groups as the page shows them. counts: what effects have of it, as texts."""
 
-    url: str
     stats: TopicSurvey
+    url: str
     groups: Sequence[GroupRow]
-
-    @property
-    def retention(self) -> str:
-        """Its retention as a text."""
-        return _("for ever") if self.stats.retention is None else duration(self.stats.retention)
-
-    @property
-    def counts(self) -> list[str]:
-        """What effects have of it, as texts."""
-        return texts(self.stats.counts)
+    counts: Sequence[str]
 
 
 def requested_hours(request: HttpRequest) -> int:
     """Return for how many hours the request asks for charts."""
     given = request.GET.get("hours", "")
     return int(given) if given in {str(hours) for hours in HOURS} else USUAL_HOURS
-
-
-def all_charts(log: Log, time_range: TimeRange) -> list[Chart]:
-    """Return charts of the throughput, lag and failures of all groups together."""
-    rows = totals(log, time_range.since)
-    return three_charts(
-        time_range,
-        [(row["minute"], row["acked"]) for row in rows],
-        [(row["minute"], row["lag"]) for row in rows],
-        [(row["minute"], row["retried"] + row["dead"]) for row in rows],
-    )
-
-
-def three_charts(
-    time_range: TimeRange,
-    acked: Sequence[tuple[datetime, float]],
-    lag: Sequence[tuple[datetime, float | None]],
-    failed: Sequence[tuple[datetime, float]],
-) -> list[Chart]:
-    """Return charts of throughput, lag and failures from values by minute, oldest first."""
-    return [
-        chart("throughput", _("Acknowledged a second"), "bars", time_range.sums(acked), time_range),
-        chart("lag", _("Lag in messages"), "line", time_range.latest(lag), time_range),
-        chart("failures", _("Failures a second"), "failures", time_range.sums(failed), time_range),
-    ]
 
 
 class OverviewRows:
@@ -108,59 +67,49 @@ class OverviewRows:
         self._keys = {(topic, group): key for key, topic, group in groups}
         self._lags = lags(log, stats.taken_at - RECENT)
 
-    def topics(self) -> list[TopicRow]:
-        """Return every topic with its groups."""
-        return [self._topic(topic) for topic in self.stats.topics]
-
-    def topic(self, name: str) -> TopicRow | None:
-        """Return one topic; None for a dead-letter topic."""
-        return next((self._topic(topic) for topic in self.stats.topics if topic.name == name), None)
-
-    def group(self, topic: str, group: str) -> GroupRow | None:
-        """Return one group; None if it is not registered."""
-        stats = self.stats.group(topic, group)
-        return None if stats is None else self._group(stats)
-
-    def attention(self) -> VisibleFindings:
-        """Return what needs attention."""
-        return visible_findings(self.request, findings(self.stats), self._url)
-
-    def attention_of(self, topic: str, group: str) -> VisibleFindings:
-        """Return what needs attention of one group."""
-        stats = self.stats.group(topic, group)
-        found = findings_of_group(self.stats, stats) if stats else ()
-        return visible_findings(self.request, found, self._url)
-
-    def _topic(self, topic: TopicSurvey) -> TopicRow:
-        groups = [group for group in self.stats.groups if group.topic == topic.name]
+    def topic(self, topic: TopicSurvey) -> TopicRow:
+        """Return a topic with its groups."""
+        groups = [self.group(group) for group in self.stats.groups if group.topic == topic.name]
         url = page_url(self.request, "topic", "change", topic.name)
-        return TopicRow(url, topic, [self._group(group) for group in groups])
+        return TopicRow(topic, url, groups, texts(topic.counts))
 
-    def _group(self, group: GroupSurvey) -> GroupRow:
-        group_topic = (group.topic, group.group)
-        return GroupRow(
-            self._url(group_topic),
-            dead_letters_url(self.request, group),
-            group,
-            self._lag_chart(group_topic),
-            states(group),
-        )
+    def group(self, group: GroupSurvey) -> GroupRow:
+        """Return a group."""
+        dead_letters = page_url(self.request, "deadletter", "changelist", topic=group.topic, group=group.group)
+        url = self._url(group.topic, group.group)
+        return GroupRow(group, url, dead_letters, states(group), self._lag_chart(group.topic, group.group))
 
-    def _lag_chart(self, group_topic: tuple[str, str]) -> Chart | None:
-        lags_by_minute = self._lags.get(group_topic)
-        if not lags_by_minute:
+    def _lag_chart(self, topic: str, group: str) -> Chart | None:
+        by_minute = self._lags.get((topic, group))
+        if not by_minute:
             return None
-        time_range, name = TimeRange(self.stats.taken_at, RECENT), f"lag-{self._keys.get(group_topic)}"
-        return chart(name, _("Lag in the last hour"), "line", time_range.latest(lags_by_minute), time_range)
+        time_range = TimeRange(self.stats.taken_at, RECENT)
+        name = f"lag-{self._keys.get((topic, group))}"
+        return chart(name, _("Lag in the last hour"), "bars", time_range.latest(by_minute), time_range)
 
-    def _url(self, group_topic: tuple[str, str]) -> str:
-        key = self._keys.get(group_topic)
+    def _url(self, topic: str, group: str) -> str:
+        key = self._keys.get((topic, group))
         return "" if key is None else page_url(self.request, "consumergroup", "change", key)
 
+    def linked(self, every: Iterable[Finding]) -> list[tuple[Finding, list[Link]]]:
+        """Return findings, each with links to the pages where something can be done about it."""
+        return [(one, list(self._links(one))) for one in every]
 
-def dead_letters_url(request: HttpRequest, group: GroupSurvey) -> str:
-    """Return the URL of a group's dead letters; "" if the user may not see them."""
-    return page_url(request, "message", "dead_letters", topic=group.topic, group=group.group)
+    def _links(self, finding: Finding) -> Iterator[Link]:
+        if finding.offset is not None:
+            text = _("Message %(offset)d") % {"offset": finding.offset}
+            yield text, page_url(self.request, "message", "change", finding.offset)
+        if finding.kind == DEAD_LETTERS:
+            query = {"topic": finding.topic, "group": finding.group} if finding.group else {"topic": finding.topic}
+            yield _("Its dead letters"), page_url(self.request, "deadletter", "changelist", **query)
+        if finding.group:
+            yield _("The group's page"), self._url(finding.topic, finding.group)
+        if finding.kind in (UNREAD, CHANGE):
+            yield _("The topic's page"), page_url(self.request, "topic", "change", finding.topic)
+        if finding.kind in (REFUSED, LATE):
+            yield _("Scheduled messages"), page_url(self.request, "scheduledmessage", "changelist")
+        if finding.kind.name in LINKS:
+            yield LINKS[finding.kind.name](self.request)
 
 
 @admin.register(Overview)
@@ -171,18 +120,6 @@ class OverviewAdmin(ReadOnlyAdmin):
         super().__init__(model, admin_site)
         arrange(admin_site)
 
-    def get_urls(self) -> list[URLPattern]:
-        """Add the page of internals."""
-        view = self.admin_site.admin_view(self.internals_view)
-        return [path("internals/", view, name="sqlqueue_overview_internals"), *super().get_urls()]
-
-    def internals_view(self, request: HttpRequest) -> HttpResponse:
-        """List the internal tables that the user may view. Raises PermissionDenied if there are none."""
-        tables = internals(self.admin_site, request)
-        if not tables:
-            raise PermissionDenied
-        return show(self, request, "internals", _("Internals"), {"tables": tables})
-
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show the stats of all topics and groups."""
         if not self.has_view_permission(request):
@@ -191,12 +128,16 @@ class OverviewAdmin(ReadOnlyAdmin):
         stats = survey(log)
         request.current_app = self.admin_site.name
         rows = OverviewRows(request, log, stats)
+        time_range = TimeRange(stats.taken_at, timedelta(hours=hours))
+        minutes = [
+            (one["minute"], one["acked"], one["lag"], one["retried"] + one["dead"])
+            for one in totals(log, time_range.since)
+        ]
         context = {
             "stats": stats,
-            "horizon_age": duration(stats.horizon_age),
-            "attention": rows.attention(),
-            "topics": rows.topics(),
-            "charts": all_charts(log, TimeRange(stats.taken_at, timedelta(hours=hours))),
+            "findings": rows.linked(findings(stats)),
+            "topics": [rows.topic(one) for one in stats.topics],
+            "charts": three_charts(time_range, minutes),
             "replica": replica(log),
             "hours": hours,
             "choices": HOURS,

@@ -23,6 +23,11 @@ from sqlqueue.database.log import Log, current_log, reading_log
 from sqlqueue.stats.replica import newest_heartbeat
 from sqlqueue.stats.texts import duration
 
+NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)  # an integer key in a request
+VIEWED_BY = {"deadletter": "view_message"}  # the permission to view a model that has none of its own
+CHANGED = "sqlqueue_changed"  # in the session: when its user last changed something, by the web server's clock
+OWN_CHANGE_SEEN = 60.0  # seconds after a change for which its user's lists are read from the queue's own database
+
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
 else:
@@ -59,14 +64,23 @@ class ReadOnlyAdmin(ModelAdmin):
             one.callback = with_harmless_page(one.callback)
         return patterns
 
+    @property
+    def log(self) -> Log:
+        """The log that the pages are about."""
+        return current_log()
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the rows on the queue's database, whether its router is installed or not."""
-        return super().get_queryset(request).using(current_log().alias)
+        return super().get_queryset(request).using(self.log.alias)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Return the row with the key of a URL, None if there is none. The key may have characters that a database
         refuses."""
         return super().get_object(request, storable(object_id), from_field)
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Tell whether the user may view the model: to change it is another permission, and needs this one, too."""
+        return may(request, f"{self.opts.app_label}.view_{self.opts.model_name}")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return False: only operations add rows."""
@@ -84,7 +98,7 @@ class ReadOnlyAdmin(ModelAdmin):
 def page_url(request: HttpRequest, model: str, name: str, key: int | str | None = None, **query: str) -> str:
     """Return the URL of a model's page ("changelist", "change", …) in the current admin site; "" if the user may not
     view the model, or the site has not registered it."""
-    if not may(request, f"view_{model}"):
+    if not may(request, VIEWED_BY.get(model, f"view_{model}")):
         return ""
     site = getattr(request, "current_app", "admin")
     try:
@@ -92,11 +106,6 @@ def page_url(request: HttpRequest, model: str, name: str, key: int | str | None 
     except NoReverseMatch:
         return ""
     return f"{url}?{urlencode(query)}" if query else url
-
-
-NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)  # an integer key in a request
-CHANGED = "sqlqueue_changed"  # in the session: when its user last changed something, by the web server's clock
-OWN_CHANGE_SEEN = 60.0  # seconds after a change for which its user's lists are read from the queue's own database
 
 
 class Replica(NamedTuple):
@@ -129,10 +138,6 @@ def remember_change(request: HttpRequest) -> None:
     """Let the user see on lists what was changed: these are read from the queue's own database for a while."""
     if settings.is_replica(reading_log().alias):
         request.session[CHANGED] = time.time()
-
-
-# Seconds for which a request waits for transactions that publish. It occupies a worker of the web server meanwhile.
-LOCK_TIMEOUT = 3.0
 
 
 def show(

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from django.contrib import admin, messages
-from django.contrib.admin.models import CHANGE
-from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern
+from django.contrib import admin
+from django.http import Http404, HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from django.views.decorators.http import require_POST
 
-from sqlqueue.admin.actions.base import log_action
 from sqlqueue.admin.cells import code, tag
 from sqlqueue.admin.lists import KeysetChangeList
-from sqlqueue.admin.pages import may, require, show
-from sqlqueue.admin.pausing import PausableAdmin
-from sqlqueue.database.log import current_log
-from sqlqueue.exceptions import SqlqueueError
+from sqlqueue.admin.operation import Done, OperatedAdmin, Operation, Pause, Resume
 from sqlqueue.models import PeriodicSchedule
 from sqlqueue.operations.periodic import pause, resume, run_now
 from sqlqueue.stats.moments import moment
@@ -42,22 +34,51 @@ MISSED = {
 }
 
 
+class PauseSchedule(Pause):
+    """Let schedules publish nothing until they are resumed."""
+
+    permissions = ("pause_periodicschedule",)
+
+    def switch(self, row: PeriodicSchedule) -> bool:
+        """Pause or resume a schedule."""
+        return (pause if self.paused else resume)(self.log, row.name)
+
+
+class ResumeSchedule(Resume, PauseSchedule):
+    """Let schedules publish again."""
+
+
+class RunNow(Operation):
+    """Publish what a schedule publishes, now."""
+
+    name, label = "run", gettext_lazy("Run now")
+    permissions = ("run_periodicschedule",)
+    asks = several = False
+
+    def run(self, form: Any) -> Done:
+        """Publish it."""
+        published = run_now(self.log, self.rows[0].name)
+        return Done(_("Published %(id)s.") % {"id": published.id}, self.rows)
+
+
 @admin.register(PeriodicSchedule)
-class PeriodicScheduleAdmin(PausableAdmin):
-    """The list of periodic schedules by name."""
+class PeriodicScheduleAdmin(OperatedAdmin):
+    """The list of periodic schedules by name, and the page of one."""
 
     list_display = ("name", "state", "recurrence", "topic", "last_run", "next_run")
     list_filter = ("paused",)
     search_fields = ("=name",)
     key = ("name",)
+    operations = (PauseSchedule, ResumeSchedule, RunNow)
+    page_template = "periodic_schedule"
 
     def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> list[Any]:
         """Return the rows of a page, each with its status; one statement more."""
-        page = super().get_page(request, changes)
+        rows = super().get_page(request, changes)
         statuses = {one.name: one for one in schedules(changes.log)}
-        for row in page:
+        for row in rows:
             row.status = statuses.get(row.name)  # None: it was removed just now
-        return page
+        return rows
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, schedule: Any) -> str:
@@ -85,55 +106,16 @@ class PeriodicScheduleAdmin(PausableAdmin):
         """Show the due time of the next tick."""
         return moment(schedule.status and schedule.status.next_tick)
 
-    def get_urls(self) -> list[URLPattern]:
-        """Add the URL of the button that runs a schedule now."""
-        return [self.row_path("run", require_POST(self.run_view)), *super().get_urls()]
-
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """Show a schedule, and its ticks of the next week."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        row = self.get_row(request, object_id)
-        status = next((one for one in schedules(current_log()) if one.name == row.name), None)
+    def page(self, request: HttpRequest, row: Any) -> tuple[object, Mapping[str, Any]]:
+        """Return the title, and the schedule's status and ticks of the next week."""
+        status = next((one for one in schedules(self.log) if one.name == row.name), None)
         if status is None:
             raise Http404(_("This row does not exist: it may have been removed."))
-        ticks = upcoming(current_log(), DAYS_SHOWN, row.name, MOST_TICKS_SHOWN + 1)
-        pausing = self.has_pause_permission(request)
-        context = {
-            "row": row,
+        ticks = upcoming(self.log, DAYS_SHOWN, row.name, MOST_TICKS_SHOWN + 1)
+        return row.name, {
             "status": status,
             "state": STATES[status.state],
             "missed": MISSED.get(status.missed, ""),
             "ticks": [moment(tick.due) for tick in ticks[:MOST_TICKS_SHOWN]],
             "more": len(ticks) > MOST_TICKS_SHOWN,
-            "pause_url": self.row_url("pause", row) if pausing else "",
-            "resume_url": self.row_url("resume", row) if pausing else "",
-            "run_url": self.row_url("run", row) if may(request, "run_periodicschedule") else "",
-            **(extra_context or {}),
         }
-        return show(self, request, "periodic_schedule", row.name, context)
-
-    def run_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Publish what a schedule publishes, now."""
-        require(request, "run_periodicschedule")
-        row = self.get_row(request, object_id)
-        try:
-            published = run_now(current_log(), row.name)
-        except SqlqueueError as error:
-            self.message_user(request, str(error), messages.ERROR)
-        else:
-            text = _("Published %(id)s.") % {"id": published.id}
-            log_action(request, [row], CHANGE, text)
-            self.message_user(request, text, messages.SUCCESS)
-        return HttpResponseRedirect(self.row_url("change", row))
-
-    def set_paused(self, row: Any, paused: bool) -> bool:
-        """Pause or resume a schedule; return whether that changed anything."""
-        return (pause if paused else resume)(current_log(), row.name)
-
-    @admin.action(permissions=["pause"], description=gettext_lazy("Pause: no ticks until resumed"))
-    def pause_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-        """Pause the chosen schedules."""
-        self._change(request, list(queryset), True)

@@ -943,6 +943,19 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="DeadLetter",
+            fields=[],
+            options={
+                "verbose_name": "dead letter",
+                "verbose_name_plural": "dead letters",
+                "proxy": True,
+                "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("sqlqueue.message",),
+        ),
+        migrations.CreateModel(
             name="Overview",
             fields=[],
             options={

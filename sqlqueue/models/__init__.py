@@ -13,7 +13,7 @@ from sqlqueue.models.layout import EpochEnd, EpochSlot, Layout
 from sqlqueue.models.limit_share import LimitShare
 from sqlqueue.models.message import Message, dead_letter_topic
 from sqlqueue.models.offset import Offset
-from sqlqueue.models.overview import Overview
+from sqlqueue.models.overview import DeadLetter, Overview
 from sqlqueue.models.partition_lease import PartitionLease
 from sqlqueue.models.periodic_schedule import PeriodicSchedule
 from sqlqueue.models.progress import Progress
@@ -39,6 +39,7 @@ __all__ = [
     "BlockedRange",
     "CollectedMessage",
     "ConsumerGroup",
+    "DeadLetter",
     "DeliveryState",
     "Duty",
     "EpochEnd",

@@ -23,8 +23,7 @@ class Kind(NamedTuple):
     """A kind of findings.
 
     severity: unless a finding has its own; word: its title; subject: what the doctor lists it under; command: shows
-    more of a finding, or does what is advised; without_group: the same for one of no group; permission: shows it in the
-    admin, besides that of the page.
+    more of a finding, or does what is advised; without_group: the same for one of no group.
     """
 
     name: str
@@ -32,7 +31,6 @@ class Kind(NamedTuple):
     word: Any
     subject: str
     command: str = ONE_TOPIC
-    permission: str = ""
     without_group: str = ONE_TOPIC
 
 
@@ -77,7 +75,6 @@ def command_line(words: Iterable[str], database: str) -> str:
 
 
 GROUPS, SCHEDULED = "groups", "scheduled messages"
-SEES_GROUPS, SEES_TOPICS, SEES_SCHEDULED = "view_consumergroup", "view_topic", "view_scheduledmessage"
 RUN_GROUP = "runconsumers --topic {topic} --group {group}"
 RETRY_NOW = "queuereschedule order {topic} {group} --which failing"
 REPLAY = "queuedlq replay {topic} --group {group} --trial"
@@ -89,25 +86,24 @@ LATE_HEARTBEATS = Kind("late_heartbeats", WARNING, _("Late heartbeats"), "consum
 SERVERS = Kind("servers", ERROR, _("Several servers"), "servers", WHOLE_QUEUE)
 FAILING_TASK = Kind("failing_task", ERROR, _("Failing task"), "background tasks", "queuedoctor")
 OPEN_TRANSACTION = Kind("open_transaction", WARNING, _("Long transaction"), "horizon", WHOLE_QUEUE)
-AWAY = Kind("away", WARNING, _("Away"), GROUPS, RUN_GROUP, SEES_GROUPS)
-PAUSED = Kind("paused", NOTE, _("Paused"), GROUPS, "queueresume {topic} --group {group}", SEES_GROUPS)
-OUTSIDE_HOURS = Kind("outside_hours", NOTE, _("Outside its hours"), GROUPS, ONE_GROUP, SEES_GROUPS)
-BUDGET_SPENT = Kind("budget_spent", WARNING, _("Retry budget spent"), GROUPS, ONE_GROUP, SEES_GROUPS)
-FAILS = Kind("fails", WARNING, _("Fails"), GROUPS, RETRY_NOW, SEES_GROUPS)
-STUCK = Kind("stuck", WARNING, _("Stuck"), "stuck watermarks", ONE_GROUP, SEES_GROUPS)
-UNOWNED = Kind("unowned", WARNING, _("No owner"), GROUPS, ONE_GROUP, SEES_GROUPS)
-BEHIND = Kind("behind", WARNING, _("Behind"), GROUPS, ONE_GROUP, SEES_GROUPS)
-EPOCH = Kind("epoch", WARNING, _("Earlier epoch"), GROUPS, ONE_GROUP, SEES_GROUPS)
-CHANGE = Kind("change", NOTE, _("Being changed"), "topics", ONE_TOPIC, SEES_TOPICS)
-UNREAD = Kind("unread", WARNING, _("No reader"), "topics", ONE_TOPIC, SEES_TOPICS)
+AWAY = Kind("away", WARNING, _("Away"), GROUPS, RUN_GROUP)
+PAUSED = Kind("paused", NOTE, _("Paused"), GROUPS, "queueresume {topic} --group {group}")
+OUTSIDE_HOURS = Kind("outside_hours", NOTE, _("Outside its hours"), GROUPS, ONE_GROUP)
+BUDGET_SPENT = Kind("budget_spent", WARNING, _("Retry budget spent"), GROUPS, ONE_GROUP)
+FAILS = Kind("fails", WARNING, _("Fails"), GROUPS, RETRY_NOW)
+STUCK = Kind("stuck", WARNING, _("Stuck"), "stuck watermarks", ONE_GROUP)
+UNOWNED = Kind("unowned", WARNING, _("No owner"), GROUPS, ONE_GROUP)
+BEHIND = Kind("behind", WARNING, _("Behind"), GROUPS, ONE_GROUP)
+EPOCH = Kind("epoch", WARNING, _("Earlier epoch"), GROUPS, ONE_GROUP)
+CHANGE = Kind("change", NOTE, _("Being changed"), "topics", ONE_TOPIC)
+UNREAD = Kind("unread", WARNING, _("No reader"), "topics", ONE_TOPIC)
 DEAD_LETTERS = Kind(
     "dead_letters",
     WARNING,
     _("Dead letters"),
     "dead letters",
     REPLAY,
-    "view_message",
     "queuedlq list --topic {topic}",  # of groups that are not registered any more
 )
-REFUSED = Kind("refused", WARNING, _("Refused"), SCHEDULED, ONE_TOPIC, SEES_SCHEDULED)
-LATE = Kind("late", WARNING, _("Late"), SCHEDULED, ONE_TOPIC, SEES_SCHEDULED)
+REFUSED = Kind("refused", WARNING, _("Refused"), SCHEDULED, ONE_TOPIC)
+LATE = Kind("late", WARNING, _("Late"), SCHEDULED, ONE_TOPIC)

@@ -18,7 +18,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.logfmt import printable
 from sqlqueue.database.log import current_log
 from sqlqueue.database.tables import is_beside_the_log
-from sqlqueue.stats import moments
+from sqlqueue.stats import moments, texts
 
 register = template.Library()
 
@@ -29,6 +29,12 @@ CELL = re.compile(r"^<(td|th)\b")
 def moment(at: datetime | None, fraction: bool = False) -> str:
     """Return a time in the current time zone, with the zone's name."""
     return moments.moment(at, fraction)
+
+
+@register.filter
+def duration(seconds: float | None, none: str = "–") -> str:
+    """Return a length of time as a text."""
+    return none if seconds is None else texts.duration(seconds)
 
 
 @register.filter

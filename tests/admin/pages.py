@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 from django.urls import reverse
 
 from sqlqueue.models import ConsumerGroup, Message, Request
+from tests.admin.operating import operation
 
 Visit = tuple[str, dict[str, object] | None]  # an address, and what is sent to it, if anything is
 
@@ -13,7 +14,7 @@ Visit = tuple[str, dict[str, object] | None]  # an address, and what is sent to 
 def visits() -> dict[str, Visit]:
     """Return them by name. None changes anything."""
     messages = reverse("admin:sqlqueue_message_changelist")
-    kinds, letters = reverse("admin:sqlqueue_message_dead_letters"), reverse("admin:sqlqueue_message_dead_letter_list")
+    kinds, letters = reverse("admin:sqlqueue_deadletter_changelist"), reverse("admin:sqlqueue_deadletter_list")
     letter = Message.objects.dead_letters("", "t").order_by("-offset")[0]
     some = list(Message.objects.dead_letters("", "t").order_by("-offset").values_list("offset", flat=True)[:100])
     highest = Message.objects.order_by("-offset")[0].offset
@@ -23,8 +24,8 @@ def visits() -> dict[str, Visit]:
     def of(base: str, **wanted: object) -> Visit:
         return f"{base}?{urlencode(wanted)}", None
 
-    def ordered(kind: str, name: str, **values: object) -> Visit:
-        return reverse(f"admin:sqlqueue_message_{kind}", args=[name]), values
+    def ordered(model: str, name: str, **values: object) -> Visit:
+        return operation(model, name), values
 
     group = ConsumerGroup.objects.filter(topic="t").order_by("consumer_group")[0]
     kind = {"topic": "t", "group": letter.failed_group, "fingerprint": letter.fingerprint}
@@ -44,23 +45,23 @@ def visits() -> dict[str, Visit]:
         "a message": (reverse("admin:sqlqueue_message_change", args=[letter.original_offset]), None),
         "a dead letter": (reverse("admin:sqlqueue_message_change", args=[letter.offset]), None),
         "a deletion of 100 messages": ordered(
-            "action", "delete", _selected_action=[one + 1 for one in range(highest - 100, highest)]
+            "message", "delete", _selected_action=[one + 1 for one in range(highest - 100, highest)]
         ),
-        "a purge": (reverse("admin:sqlqueue_topic_purge", args=["t"]), None),
-        "a rescheduling of many": (reverse("admin:sqlqueue_request_reschedule"), None),
+        "a purge": (operation("topic", "purge", "t"), None),
+        "a rescheduling of many": (operation("consumergroup", "reschedule", group.pk), None),
         "a rescheduling of many, counted": of(
-            reverse("admin:sqlqueue_request_reschedule"), of=group.pk, error="x", delay=0, count=1
+            operation("consumergroup", "reschedule", group.pk), error="x", delay=0, count=1
         ),
-        "an action on 100 messages": ordered("action", "reschedule", _selected_action=some),
+        "an action on 100 messages": ordered("message", "reschedule", _selected_action=some),
         "failures": of(kinds),
         "failures of a topic": of(kinds, topic="t"),
         "failures of a group": of(kinds, topic="t", group="g3"),
         "dead letters": of(letters, topic="t"),
         "dead letters of a failure": of(letters, **kind),
-        "dead letters, older": of(letters, topic="t", before=some[60]),
-        "replay of a failure": ordered("dead_letter_action", "replay", **kind, all="1"),
-        "replay of all dead letters": ordered("dead_letter_action", "replay", topic="t", all="1"),
-        "discarding of 100 dead letters": ordered("dead_letter_action", "discard", topic="t", _selected_action=some),
+        "dead letters, onward": of(letters, topic="t", **{"from": f"[0, {some[60]}]"}),
+        "replay of a failure": ordered("deadletter", "replay", **kind, all="1"),
+        "replay of all dead letters": ordered("deadletter", "replay", topic="t", all="1"),
+        "discarding of 100 dead letters": ordered("deadletter", "discard", topic="t", _selected_action=some),
         "requests": of(reverse("admin:sqlqueue_request_changelist")),
         "a request": (reverse("admin:sqlqueue_request_change", args=[Request.objects.order_by("-pk")[0].pk]), None),
     }

@@ -92,10 +92,10 @@ def test_a_list_answers_every_lookup(admin_client: Client, stage: Stage, model: 
 def test_orders_and_single_pages_answer_every_number(admin_client: Client, stage: Stage) -> None:
     numbers = ("9" * 40, "9" * 5_000, "²", "-1", "\0")
     for place in (
-        "request/reschedule/?of={}",
+        "consumergroup/{}/operation/reschedule/",
         "scheduledmessage/{}/change/",
         "request/{}/change/",
-        "topic/{}/purge/",
+        "topic/{}/operation/purge/",
     ):
         addresses = [f"/admin/sqlqueue/{place.format(quote(number))}" for number in numbers]
         assert not refused(admin_client, addresses), place
@@ -109,7 +109,7 @@ def test_a_lists_own_filters_are_answered(admin_client: Client, stage: Stage) ->
 
 def test_a_page_of_a_row_that_cannot_be_is_none(admin_client: Client, stage: Stage) -> None:
     keys = ["\0", "9" * 40, "-1", "x" * 500, "a_00", "_ff", "'", "²", "1e400"]
-    pages = ["change", "history", "delete", "move"]
+    pages = ["change", "history", "delete", "operation/move"]
     assert not refused(
         admin_client,
         [f"/admin/{model}/{quote(key)}/{page}/" for model in LISTS for key in keys for page in pages],
@@ -119,10 +119,12 @@ def test_a_page_of_a_row_that_cannot_be_is_none(admin_client: Client, stage: Sta
 def test_pages_beside_the_lists_answer_every_parameter(admin_client: Client, stage: Stage) -> None:
     group = ConsumerGroup.objects.first()
     places = {
-        "message/dead-letters/": ("topic", "group"),
-        "message/dead-letters/list/": ("topic", "topic=t&group", "topic=t&fingerprint", "topic=t&before"),
+        "deadletter/": ("topic", "group"),
+        "deadletter/list/": ("topic", "topic=t&group", "topic=t&fingerprint", "topic=t&from"),
         f"consumergroup/{group.pk}/change/": ("hours",),
-        f"consumergroup/{group.pk}/move/": ("offset", "time", "partition", "offset=1&partition", "partition=0&time"),
+        f"consumergroup/{group.pk}/operation/move/": tuple(
+            f"count=1&{name}" for name in ("offset", "time", "partition", "offset=1&partition", "partition=0&time")
+        ),
         f"topic/{Topic.objects.first().pk}/change/": ("hours",),
         f"message/{Message.objects.first().pk}/change/": ("x",),
     }

@@ -14,21 +14,20 @@ from django.utils import timezone
 from django.utils.html import escape
 
 from sqlqueue import publish
-from sqlqueue.admin import consumer_groups, purging, requests
+from sqlqueue.admin import group_operations, topic_operations
 from sqlqueue.log import collect
-from sqlqueue.log.groups import register
 from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Request, Topic
 from sqlqueue.models.request import CANCELLED, DONE
 from sqlqueue.operations import reschedule_requests
 from sqlqueue.operations.requests import carry_out
 from sqlqueue.operations.reschedule_requests import WaitingDeliveries, request_rescheduling
+from tests.admin.operating import operate, operation
 from tests.admin.stage import EVIL, Stage
 from tests.consuming import Consuming
 from tests.logs import LOG
 from tests.transactions import OpenTransaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
-DELETE = "admin:sqlqueue_message_action"
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ class TestDeleting:
     """Messages, with a reason."""
 
     def give(self, client: Client, chosen: list[int], **wanted: Any) -> str:
-        address = reverse(DELETE, args=["delete"])
+        address = operation("message", "delete")
         return client.post(address, {"_selected_action": chosen, **wanted}, follow=True).content.decode()
 
     def test_says_first_who_has_not_settled_them(self, admin_client: Client, stage: Stage) -> None:
@@ -79,11 +78,11 @@ class TestDeleting:
     def test_needs_its_permission(self, staff: Callable[..., Client], stage: Stage) -> None:
         address = reverse("admin:sqlqueue_message_change", args=[stage.failing])
         others = ("view_message", "redeliver_message", "discard_message", "reschedule_deliverystate")
-        assert "/action/delete/" not in staff(*others).get(address).content.decode()
-        assert "/action/delete/" in staff("view_message", "delete_message").get(address).content.decode()
+        assert "/operation/delete/" not in staff(*others).get(address).content.decode()
+        assert "/operation/delete/" in staff("view_message", "delete_message").get(address).content.decode()
         sent = {"_selected_action": stage.good, "confirmed": "1", "reason": "x"}
         for client in (staff(*others), staff("delete_message")):
-            assert client.post(reverse(DELETE, args=["delete"]), sent).status_code == 403
+            assert client.post(operation("message", "delete"), sent).status_code == 403
         assert Message.objects.filter(offset__in=stage.good).count() == 10
 
 
@@ -91,7 +90,7 @@ class TestDeleting:
 class TestPurging:
     """Topics, after a count."""
 
-    address = staticmethod(lambda: reverse("admin:sqlqueue_topic_purge", args=["t"]))
+    address = staticmethod(lambda: operation("topic", "purge", "t"))
 
     def test_counts_first_and_keeps_what_is_not_settled(self, admin_client: Client, stage: Stage) -> None:
         page = admin_client.get(self.address(), {"count": "1"}).content.decode()
@@ -100,9 +99,9 @@ class TestPurging:
         assert "audit has not settled 0 of them." in page
         assert "Unsettled messages stay until they are settled, and so do the messages behind them" in page
         assert Message.objects.filter(topic="t").count() == 14
-        through = re.search(r'name="through" value="(\d+)">\s*<input type="submit"', page)
+        through = re.search(r'type="hidden" name="through" value="(\d+)"', page)
         assert through
-        done = admin_client.post(self.address(), {"through": through[1]}, follow=True).content.decode()
+        done = operate(admin_client, self.address(), through=through[1]).content.decode()
         assert f"Purged up to offset {through[1]}; deleted at once: 13." in done
         assert list(Message.objects.filter(topic="t").values_list("offset", flat=True))[:1] == [stage.failing]
         assert LogEntry.objects.get().object_id == "t"
@@ -114,8 +113,7 @@ class TestPurging:
         assert "Unsettled messages are never delivered." in page
         assert '<input type="hidden" name="unsettled" value="on">' in page
         through = Message.objects.filter(topic="t").order_by("-offset")[0].offset
-        sent = {"through": through, "unsettled": "on"}
-        done = admin_client.post(self.address(), sent, follow=True).content.decode()
+        done = operate(admin_client, self.address(), through=through, unsettled="on").content.decode()
         assert "deleted at once: 14. Groups that skip messages they had not settled: g." in done
         assert not Message.objects.filter(topic="t").exists()
         assert not DeliveryState.objects.exists()
@@ -131,9 +129,9 @@ class TestPurging:
         assert "Give either an offset or a time." in both
 
     def test_leaves_the_rest_to_the_consumers(self, admin_client: Client, stage: Stage, monkeypatch: Any) -> None:
-        monkeypatch.setattr(purging, "DELETED_AT_ONCE", 2)
+        monkeypatch.setattr(topic_operations, "DELETED_AT_ONCE", 2)
         monkeypatch.setattr(collect, "BATCH", 3)
-        done = admin_client.post(self.address(), {"unsettled": "on", "through": ""}, follow=True).content.decode()
+        done = operate(admin_client, self.address(), unsettled="on", through="").content.decode()
         assert "deleted at once: 6." in done
         assert "The consumer processes delete the rest." in done
 
@@ -144,15 +142,20 @@ class TestPurging:
         assert self.address() in staff("view_topic", "purge_topic").get(topic).content.decode()
         for client in (staff(*others), staff("purge_topic")):
             assert client.get(self.address()).status_code == 403
-            assert client.post(self.address(), {"through": ""}).status_code == 403
-        assert staff("view_topic", "purge_topic", csrf=True).post(self.address(), {"through": ""}).status_code == 403
+            assert client.post(self.address(), {"through": "", "confirmed": "1"}).status_code == 403
+        assert (
+            staff("view_topic", "purge_topic", csrf=True)
+            .post(self.address(), {"through": "", "confirmed": "1"})
+            .status_code
+            == 403
+        )
         assert Message.objects.filter(topic="t").count() == 14
         assert Topic.objects.get(name="t").purged_to == 0
 
     def test_is_not_offered_for_dead_letters(self, admin_client: Client, stage: Stage) -> None:
         page = admin_client.get(reverse("admin:sqlqueue_topic_change", args=["t_dlq"])).content.decode()
         assert "/purge/" not in page
-        refused = admin_client.post(reverse("admin:sqlqueue_topic_purge", args=["t_dlq"]), {"through": ""})
+        refused = admin_client.post(operation("topic", "purge", "t_dlq"), {"through": "", "confirmed": "1"})
         assert "has dead letters: discard those" in refused.content.decode()
         assert Message.objects.filter(topic="t_dlq").count() == 3
 
@@ -161,18 +164,18 @@ class TestPurging:
 class TestRescheduling:
     """Many deliveries, with one order."""
 
-    address = staticmethod(lambda: reverse("admin:sqlqueue_request_reschedule"))
+    address = staticmethod(lambda name="g": operation("consumergroup", "reschedule", group(name).pk))
 
     def test_counts_first_then_orders_and_shows_how_far_it_is(self, admin_client: Client, stage: Stage) -> None:
         change = reverse("admin:sqlqueue_consumergroup_change", args=[group().pk])
-        assert f'href="{self.address()}?of={group().pk}"' in admin_client.get(change).content.decode()
-        wanted = {"of": group().pk, "error": "LATER", "delay": "0", "attempts": "0", "rate": "5"}
+        assert f'href="{self.address()}"' in admin_client.get(change).content.decode()
+        wanted = {"error": "LATER", "delay": "0", "attempts": "0", "rate": "5"}
         page = admin_client.get(self.address(), {**wanted, "count": "1"}).content.decode()
         assert "1 delivery would be rescheduled." in page
         for name, value in wanted.items():
             assert f'<input type="hidden" name="{name}" value="{value}">' in page
         assert not Request.objects.exists()
-        done = admin_client.post(self.address(), wanted, follow=True).content.decode()
+        done = operate(admin_client, self.address(), **wanted).content.decode()
         assert "Requested to reschedule 1 deliveries of g of t." in done
         assert "0 of 1: waits for a consumer process" in done
         made = Request.objects.get()
@@ -189,10 +192,10 @@ class TestRescheduling:
 
     def test_of_one_key(self, admin_client: Client, stage: Stage) -> None:
         key = Message.objects.get(offset=stage.failing).partition_key
-        wanted = {"of": group().pk, "key": key, "delay": "0"}
+        wanted = {"key": key, "delay": "0"}
         page = admin_client.get(self.address(), {**wanted, "count": "1"}).content.decode()
         assert "1 delivery would be rescheduled." in page
-        done = admin_client.post(self.address(), wanted, follow=True).content.decode()
+        done = operate(admin_client, self.address(), **wanted).content.decode()
         assert f"<td>{escape(key)}</td>" in done
         assert Request.objects.get().options["key"] == key
 
@@ -208,41 +211,29 @@ class TestRescheduling:
             ({"until": "2020-01-01T00:00"}, "0 deliveries would be rescheduled."),
             ({"rate": "0"}, "greater than or equal to 0.01"),
             ({"attempts": "-1"}, "greater than or equal to 0"),
-            ({"of": "0"}, "Select a valid choice"),
             ({"which": "lost"}, "Select a valid choice"),
         ],
     )
     def test_filters(self, admin_client: Client, stage: Stage, wanted: dict[str, str], said: str) -> None:
-        sent = {"of": group().pk, "delay": "0", "count": "1", **wanted}
+        sent = {"delay": "0", "count": "1", **wanted}
         assert said in admin_client.get(self.address(), sent).content.decode()
 
     def test_is_refused_if_nothing_is_left(self, admin_client: Client, stage: Stage) -> None:
-        page = admin_client.post(self.address(), {"of": group("audit").pk, "delay": "0"}).content.decode()
+        page = operate(admin_client, self.address("audit"), delay="0").content.decode()
         assert "waits for its time: nothing to do" in page
         assert not Request.objects.exists()
 
     def test_says_that_there_are_more_than_are_counted(
         self, admin_client: Client, stage: Stage, monkeypatch: Any
     ) -> None:
-        for module in (reschedule_requests, requests):
+        for module in (reschedule_requests, group_operations):
             monkeypatch.setattr(module, "MOST_COUNTED", 1)
-        page = admin_client.get(self.address(), {"of": group().pk, "delay": "0", "count": "1"}).content.decode()
+        page = admin_client.get(self.address(), {"delay": "0", "count": "1"}).content.decode()
         assert "1 deliveries or more would be rescheduled." in page
-
-    def test_offers_no_more_groups_than_a_list_holds(
-        self, admin_client: Client, stage: Stage, monkeypatch: Any
-    ) -> None:
-        monkeypatch.setattr(requests, "MOST_GROUPS", 1)
-        register(LOG, "another", "t")
-        page = admin_client.get(self.address()).content.decode()
-        assert "another of t" in page
-        assert "audit of t" not in page
-        listed = admin_client.get(self.address(), {"of": group().pk}).content.decode()
-        assert "g of t" in listed  # the one that the link names is always there
 
     def test_is_cancelled(self, admin_client: Client, stage: Stage) -> None:
         made = request_rescheduling(LOG, WaitingDeliveries("t", "g"), rate=1)
-        stop = reverse("admin:sqlqueue_request_cancel", args=[made.pk])
+        stop = operation("request", "cancel", made.pk)
         assert admin_client.get(stop).status_code == 405
         assert "Cancelled. What was done stays done." in admin_client.post(stop, follow=True).content.decode()
         assert "There was nothing left to cancel" in admin_client.post(stop, follow=True).content.decode()
@@ -252,18 +243,18 @@ class TestRescheduling:
     def test_needs_its_permissions(self, staff: Callable[..., Client], stage: Stage) -> None:
         made = request_rescheduling(LOG, WaitingDeliveries("t", "g"))
         page = reverse("admin:sqlqueue_request_change", args=[made.pk])
-        stop = reverse("admin:sqlqueue_request_cancel", args=[made.pk])
-        sent = {"of": group().pk, "delay": "0"}
-        guest, stranger = staff("view_request"), staff("reschedule_deliverystate")
+        stop = operation("request", "cancel", made.pk)
+        sent = {"delay": "0", "confirmed": "1"}
+        guest, stranger = staff("view_request", "view_consumergroup"), staff("reschedule_deliverystate")
         assert (guest.get(page).status_code, stranger.get(page).status_code) == (200, 403)
         assert stop not in guest.get(page).content.decode()
-        listed = guest.get(reverse("admin:sqlqueue_request_changelist"))
-        assert (listed.status_code, self.address() in listed.content.decode()) == (200, False)
+        change = reverse("admin:sqlqueue_consumergroup_change", args=[group().pk])
+        assert self.address() not in guest.get(change).content.decode()
         for client in (guest, stranger):
             assert client.get(self.address()).status_code == 403
             assert client.post(self.address(), sent).status_code == 403
             assert client.post(stop).status_code == 403
-        strict = staff("view_request", "reschedule_deliverystate", csrf=True)
+        strict = staff("view_request", "view_consumergroup", "reschedule_deliverystate", csrf=True)
         assert strict.post(self.address(), sent).status_code == strict.post(stop).status_code == 403
         assert Request.objects.count() == 1
         while carry_out(LOG):
@@ -272,7 +263,7 @@ class TestRescheduling:
         assert made.state == DONE
 
     def test_what_is_typed_is_escaped(self, admin_client: Client, stage: Stage) -> None:
-        page = admin_client.get(self.address(), {"of": group().pk, "delay": "0", "count": "1", "error": EVIL})
+        page = admin_client.get(self.address(), {"delay": "0", "count": "1", "error": EVIL})
         assert "<script>alert" not in page.content.decode()
         made = request_rescheduling(LOG, WaitingDeliveries("t", "g", error="later <script>alert"))
         shown = admin_client.get(reverse("admin:sqlqueue_request_change", args=[made.pk])).content.decode()
@@ -281,7 +272,7 @@ class TestRescheduling:
 
 
 def test_publishing_goes_on_after_all_of_it(admin_client: Client, stage: Stage) -> None:
-    admin_client.post(TestPurging.address(), {"unsettled": "on", "through": ""})
+    operate(admin_client, TestPurging.address(), unsettled="on", through="")
     stage.mend()
     publish("t", {"n": "after"}, key="good")
     stage.consuming.drain()
@@ -293,16 +284,16 @@ def test_publishing_goes_on_after_all_of_it(admin_client: Client, stage: Stage) 
 def test_no_request_waits_long_for_a_transaction_that_publishes(
     admin_client: Client, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (purging, consumer_groups):
+    for module in (topic_operations, group_operations):
         assert module.LOCK_TIMEOUT < 5
         monkeypatch.setattr(module, "LOCK_TIMEOUT", 0.3)
-    purge = reverse("admin:sqlqueue_topic_purge", args=["t"])
-    move = reverse("admin:sqlqueue_consumergroup_move", args=[group().pk])
+    purge = operation("topic", "purge", "t")
+    move = operation("consumergroup", "move", group().pk)
     with OpenTransaction() as publishing:
         publishing.do(lambda: publish("others", 1))
         began = time.monotonic()
         for address, sent in ((purge, {"through": ""}), (move, {"offset": "0"})):
-            page = admin_client.post(address, sent, follow=True).content.decode()
+            page = operate(admin_client, address, **sent).content.decode()
             assert "ransaction that publishes has been open since before offset" in page
             assert "nothing was changed; try again when it has ended" in page
         assert time.monotonic() - began < 10

@@ -11,11 +11,12 @@ from django.test import Client
 from django.urls import reverse
 
 from sqlqueue import publish
-from sqlqueue.admin.actions import dead_letter_actions
+from sqlqueue.admin import dead_letters as pages
 from sqlqueue.models import Message, Request, Topic
 from sqlqueue.models.request import CANCELLED, NEW
 from sqlqueue.operations.requests import carry_out
 from sqlqueue.stats import dead_letters
+from tests.admin.operating import operation
 from tests.admin.stage import EVIL, Stage
 from tests.consuming import Consuming
 from tests.factories import DeadLetterFactory, TopicFactory
@@ -24,7 +25,7 @@ from tests.logs import LOG
 pytestmark = pytest.mark.once
 
 FINGERPRINT = f"no way {EVIL}"
-FAILURES, DEAD_LETTERS = "admin:sqlqueue_message_dead_letters", "admin:sqlqueue_message_dead_letter_list"
+FAILURES, DEAD_LETTERS = "admin:sqlqueue_deadletter_changelist", "admin:sqlqueue_deadletter_list"
 ALL = {"topic": "t", "group": "g", "fingerprint": FINGERPRINT, "all": "1"}
 
 
@@ -44,7 +45,7 @@ def offsets(html: str) -> list[int]:
 
 
 def action_url(name: str) -> str:
-    return reverse("admin:sqlqueue_message_dead_letter_action", args=[name])
+    return operation("deadletter", name)
 
 
 def left() -> list[int]:
@@ -232,7 +233,7 @@ def test_a_kind_is_discarded_with_a_reason(admin_client: Client, stage: Stage) -
 def test_what_one_action_leaves_is_said_and_the_next_discards_it(
     admin_client: Client, stage: Stage, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(dead_letter_actions, "MOST_DISCARDED", 2)
+    monkeypatch.setattr(pages, "MOST_DISCARDED", 2)
     wanted = {**ALL, "confirmed": "1", "reason": "x", "through": 10**9}
     html = admin_client.post(action_url("discard"), wanted, follow=True).content.decode()
     assert "Discarded 2 dead letters" in html
@@ -262,11 +263,11 @@ def test_a_replay_is_cancelled(admin_client: Client, stage: Stage) -> None:
     admin_client.post(action_url("replay"), {**ALL, "confirmed": "1"})
     replay = Request.objects.get()
     assert replay.state == NEW
-    address = reverse("admin:sqlqueue_request_cancel", args=[replay.pk])
+    address = operation("request", "cancel", replay.pk)
     assert admin_client.get(address).status_code == 405
     assert "Cancelled" in admin_client.post(address, follow=True).content.decode()
     replay.refresh_from_db()
     assert replay.state == CANCELLED
     assert "nothing left to cancel" in admin_client.post(address, follow=True).content.decode()
     assert LogEntry.objects.count() == 2
-    assert admin_client.post(reverse("admin:sqlqueue_request_cancel", args=[10**9])).status_code == 404
+    assert admin_client.post(operation("request", "cancel", 10**9)).status_code == 404

@@ -11,11 +11,13 @@ from sqlqueue.core.flow import Flow, checked_flow, in_effect
 from sqlqueue.log.flow import declare
 from sqlqueue.log.groups import register
 from sqlqueue.models import ConsumerGroup
+from tests.admin.operating import operation
 from tests.admin.test_overview import page, words
 from tests.logs import LOG
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
+CONFIRMED = {"confirmed": "1"}
 NIGHT = "22:00-06:00 Europe/Berlin"
 
 
@@ -28,27 +30,29 @@ def group() -> ConsumerGroup:
 
 
 def path(group: ConsumerGroup, name: str) -> str:
-    return f"/admin/sqlqueue/consumergroup/{group.pk}/{name}/"
+    if name != "change":
+        return operation("consumergroup", name, group.pk)
+    return f"/admin/sqlqueue/consumergroup/{group.pk}/change/"
 
 
 def test_an_override_is_shown_noted_and_taken_back(staff: Callable[..., Client], group: ConsumerGroup) -> None:
     client = staff("view_consumergroup", "change_consumergroup")
     assert f"Active hours: {NIGHT}." in words(page(client, path(group, "change")))
-    assert f"Its consumers say: {NIGHT}" in words(page(client, path(group, "flow")))
-    given = {"override_active": "on", "active": "sat-sun 00:00-24:00"}
-    assert client.post(path(group, "flow"), given)["Location"] == path(group, "change")
-    client.post(path(group, "flow"), given)
+    assert f"Its consumers say: {NIGHT}" in words(page(client, path(group, "limits")))
+    given = {"override_active": "on", "active": "sat-sun 00:00-24:00", **CONFIRMED}
+    assert client.post(path(group, "limits"), given)["Location"] == path(group, "change")
+    client.post(path(group, "limits"), given)
     [entry] = LogEntry.objects.all()
-    assert entry.change_message == f"Active hours: {NIGHT} → sat-sun 00:00-24:00, overrides its consumers."
+    assert entry.change_message == f"Active hours: {NIGHT} → sat-sun 00:00-24:00, overridden."
     text = f"Active hours: sat-sun 00:00-24:00, overridden. Its consumers say: {NIGHT}."
     assert text in words(page(client, path(group, "change")))
-    client.post(path(group, "flow"), {"override_active": "on", "active": ""})
+    client.post(path(group, "limits"), {"override_active": "on", "active": "", **CONFIRMED})
     assert f"Active hours: no limit, overridden. Its consumers say: {NIGHT}." in words(
         page(client, path(group, "change"))
     )
-    client.post(path(group, "flow"), {})
+    client.post(path(group, "limits"), CONFIRMED)
     assert ConsumerGroup.objects.get().flow_overrides is None
-    text = f"Active hours: no limit → {NIGHT}, as its consumers say."
+    text = f"Active hours: no limit → {NIGHT}, as declared."
     assert LogEntry.objects.latest("pk").change_message == text
 
 
@@ -68,7 +72,9 @@ def test_what_cannot_be_is_refused(
     staff: Callable[..., Client], group: ConsumerGroup, given: dict[str, str], said: str
 ) -> None:
     overrides = {f"override_{name}": "on" for name in given}
-    answer = staff("change_consumergroup").post(path(group, "flow"), {**given, **overrides})
+    answer = staff("view_consumergroup", "change_consumergroup").post(
+        path(group, "limits"), {**given, **overrides, **CONFIRMED}
+    )
     assert answer.status_code == 200
     assert said in answer.content.decode()
     assert ConsumerGroup.objects.get().flow_overrides is None
@@ -79,7 +85,7 @@ def test_limits_are_overridden_together(staff: Callable[..., Client], group: Con
     given["concurrency_limit_per_key"] = "2"
     overrides = {f"override_{name}": "on" for name in given}
     client = staff("view_consumergroup", "change_consumergroup")
-    client.post(path(group, "flow"), {**given, **overrides})
+    client.post(path(group, "limits"), {**given, **overrides, **CONFIRMED})
     flow = in_effect(*ConsumerGroup.objects.values_list("flow", "flow_overrides").get())
     assert flow.as_dict() == {**given, "concurrency_limit": 10, "concurrency_limit_per_key": 2, "active": NIGHT}
     assert "Concurrency limit: 10, overridden. Its consumers say: no limit." in words(
@@ -90,8 +96,8 @@ def test_limits_are_overridden_together(staff: Callable[..., Client], group: Con
 def test_it_needs_its_permission(staff: Callable[..., Client], group: ConsumerGroup) -> None:
     client = staff("view_consumergroup")
     assert "Hours and limits" not in page(client, path(group, "change"))
-    assert client.get(path(group, "flow")).status_code == 403
-    assert client.post(path(group, "flow"), {"override_active": "on"}).status_code == 403
+    assert client.get(path(group, "limits")).status_code == 403
+    assert client.post(path(group, "limits"), {"override_active": "on"}).status_code == 403
 
 
 def test_nothing_is_said_of_a_group_without_any(staff: Callable[..., Client], group: ConsumerGroup) -> None:

@@ -14,6 +14,7 @@ from sqlqueue import Delivery, NewMessage, publish_many
 from sqlqueue.admin import consumer_groups
 from sqlqueue.log.groups import register
 from sqlqueue.models import ConsumerGroup, Message, Offset, Topic
+from tests.admin.operating import operate, operation
 from tests.admin.test_overview import page, words
 from tests.consuming import Consuming
 from tests.logs import LOG
@@ -33,7 +34,9 @@ def group(consuming: Consuming) -> ConsumerGroup:
 
 
 def address(row: object, name: str) -> str:
-    return f"/admin/sqlqueue/{row._meta.model_name}/{row.pk}/{name}/"
+    if name != "change":
+        return operation(row._meta.model_name, name, row.pk)
+    return f"/admin/sqlqueue/{row._meta.model_name}/{row.pk}/change/"
 
 
 def offsets() -> list[int]:
@@ -78,8 +81,10 @@ def test_pausing_needs_its_permission_and_a_token_and_is_noted(
     assert may.post(address(row, "pause"))["Location"] == address(row, "change")
     row.refresh_from_db()
     assert row.paused
-    assert [(entry.object_repr, entry.change_message) for entry in LogEntry.objects.all()] == [(str(row), "Paused.")]
-    assert "is paused. Running handlers finish" in page(may, address(row, "change"))
+    assert [(entry.object_repr, entry.change_message) for entry in LogEntry.objects.all()] == [
+        (str(row), f"{row}: paused. Running handlers finish.")
+    ]
+    assert "paused. Running handlers finish" in page(may, address(row, "change"))
     assert may.post(address(row, "pause")).status_code == 302
     assert LogEntry.objects.count() == 1
     may.post(address(row, "resume"))
@@ -91,7 +96,7 @@ def test_pausing_needs_its_permission_and_a_token_and_is_noted(
 def test_many_are_paused_at_once(group: ConsumerGroup, staff: Callable[..., Client]) -> None:
     register(LOG, "other", "orders")
     keys = list(ConsumerGroup.objects.values_list("pk", flat=True))
-    data = {"action": "pause_selected", "_selected_action": keys}
+    data = {"action": "pause", "_selected_action": keys}
     listed = "/admin/sqlqueue/consumergroup/"
     staff("view_consumergroup").post(listed, data)
     assert not ConsumerGroup.objects.filter(paused=True).exists()
@@ -103,16 +108,16 @@ def test_many_are_paused_at_once(group: ConsumerGroup, staff: Callable[..., Clie
 def test_buttons_are_there_for_those_who_may_press_them(group: ConsumerGroup, staff: Callable[..., Client]) -> None:
     where = address(group, "change")
     plain = page(staff("view_consumergroup"), where)
-    assert not re.search(r"/(pause|move|delete)/", plain)
+    assert not re.search(r"/(pause|move|remove)/", plain)
     assert "/pause/" in page(staff("view_consumergroup", "pause_consumergroup"), where)
     assert "/move/" in page(staff("view_consumergroup", "replay_consumergroup"), where)
-    assert "/delete/" in page(staff("view_consumergroup", "delete_consumergroup"), where)
+    assert "/remove/" in page(staff("view_consumergroup", "delete_consumergroup"), where)
 
 
 def test_a_move_to_an_end_of_the_calendar(group: ConsumerGroup, staff: Callable[..., Client]) -> None:
     client = staff("view_consumergroup", "replay_consumergroup")
     for time, again in (("0001-01-01T00:00", COUNT), ("9999-12-31T23:59", 0)):
-        html = page(client, address(group, "move") + f"?partition=&offset=&time={time}")
+        html = page(client, address(group, "move") + f"?count=1&partition=&offset=&time={time}")
         assert f"{again} messages would be delivered again." in words(html)
 
 
@@ -121,11 +126,11 @@ def test_a_rewind_is_counted_first_and_then_done(
 ) -> None:
     client = staff("view_consumergroup", "replay_consumergroup")
     first = offsets()[10]
-    html = page(client, address(group, "move") + f"?partition=&offset={first}&time=")
+    html = page(client, address(group, "move") + f"?count=1&partition=&offset={first}&time=")
     assert f"{COUNT - 10} messages would be delivered again." in words(html)
     assert "0 messages would be skipped." in words(html)
     assert Offset.objects.order_by("position").first().position > 0
-    [button] = re.findall(r'<form method="post".*?</form>', html[html.index("counted-heading") :], re.DOTALL)
+    [button] = re.findall(r'<form method="post".*?</form>', html[html.index("preview-heading") :], re.DOTALL)
     data = dict(re.findall(r'name="(\w+)" value="([^"]*)"', button))
     answer = client.post(address(group, "move"), data)
     assert answer["Location"] == address(group, "change")
@@ -136,7 +141,7 @@ def test_a_rewind_is_counted_first_and_then_done(
 
 def test_one_partition_is_rewound(group: ConsumerGroup, consuming: Consuming, staff: Callable[..., Client]) -> None:
     client = staff("view_consumergroup", "replay_consumergroup")
-    client.post(address(group, "move"), {"partition": "1", "offset": "0"})
+    client.post(address(group, "move"), {"partition": "1", "offset": "0", "confirmed": "1"})
     assert read_again(consuming) == sorted(Message.objects.filter(partition=1).values_list("payload", flat=True))
 
 
@@ -146,8 +151,10 @@ def test_a_rewind_to_a_time(group: ConsumerGroup, consuming: Consuming, staff: C
     Message.objects.filter(offset__gte=offsets()[25]).update(created_at=moment)
     client = staff("view_consumergroup", "replay_consumergroup")
     asked = moment.strftime("%Y-%m-%dT%H:%M")
-    assert "15 messages would be delivered again." in words(page(client, address(group, "move") + f"?time={asked}"))
-    client.post(address(group, "move"), {"time": asked})
+    assert "15 messages would be delivered again." in words(
+        page(client, address(group, "move") + f"?count=1&time={asked}")
+    )
+    client.post(address(group, "move"), {"time": asked, "confirmed": "1"})
     assert read_again(consuming) == list(range(25, COUNT))
 
 
@@ -157,8 +164,8 @@ def test_a_group_that_is_behind_may_skip(consuming: Consuming, staff: Callable[.
     client = staff("view_consumergroup", "replay_consumergroup")
     where = address(ConsumerGroup.objects.get(), "move")
     first = offsets()[30]
-    assert "30 messages would be skipped." in words(page(client, f"{where}?offset={first}"))
-    client.post(where, {"offset": first})
+    assert "30 messages would be skipped." in words(page(client, f"{where}?count=1&offset={first}"))
+    client.post(where, {"offset": first, "confirmed": "1"})
     assert len(read_again(consuming)) == 10
 
 
@@ -178,7 +185,7 @@ def test_what_makes_no_sense_is_refused(
 ) -> None:
     client = staff("view_consumergroup", "replay_consumergroup")
     before = list(Offset.objects.order_by("id").values_list("position", flat=True))
-    answer = client.post(address(group, "move"), asked)
+    answer = client.post(address(group, "move"), {**asked, "confirmed": "1"})
     assert answer.status_code == 200
     assert refusal in answer.content.decode()
     assert list(Offset.objects.order_by("id").values_list("position", flat=True)) == before
@@ -190,18 +197,21 @@ def test_a_move_works_where_every_request_is_a_transaction(
 ) -> None:
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
     client = staff("view_consumergroup", "replay_consumergroup")
-    answer = client.post(address(group, "move"), {"offset": "0"}, follow=True)
+    answer = client.post(address(group, "move"), {"offset": "0", "confirmed": "1"}, follow=True)
     assert "Moved to offset 0 in all partitions." in answer.content.decode()
 
 
-@pytest.mark.parametrize(("name", "permission"), [("move", "replay_consumergroup"), ("delete", "delete_consumergroup")])
+@pytest.mark.parametrize(("name", "permission"), [("move", "replay_consumergroup"), ("remove", "delete_consumergroup")])
 def test_moving_and_removing_need_their_permission_and_a_token(
     group: ConsumerGroup, staff: Callable[..., Client], name: str, permission: str
 ) -> None:
     before = list(Offset.objects.order_by("id").values_list("position", flat=True))
-    assert Client().post(address(group, name), {"offset": "0"}).status_code == 302
-    for client in (staff("view_consumergroup", "pause_consumergroup"), staff(permission, csrf=True)):
-        assert client.post(address(group, name), {"offset": "0"}).status_code == 403
+    assert Client().post(address(group, name), {"offset": "0", "confirmed": "1"}).status_code == 302
+    for client in (
+        staff("view_consumergroup", "pause_consumergroup"),
+        staff("view_consumergroup", permission, csrf=True),
+    ):
+        assert client.post(address(group, name), {"offset": "0", "confirmed": "1"}).status_code == 403
     assert staff("view_consumergroup").get(address(group, name)).status_code == 403
     assert ConsumerGroup.objects.exists()
     assert list(Offset.objects.order_by("id").values_list("position", flat=True)) == before
@@ -211,11 +221,11 @@ def test_a_group_is_removed_after_it_was_said_what_that_means(
     group: ConsumerGroup, staff: Callable[..., Client]
 ) -> None:
     client = staff("view_consumergroup", "delete_consumergroup")
-    text = words(page(client, address(group, "delete")))
+    text = words(page(client, address(group, "remove")))
     assert "0 messages that it has not settled are never delivered to it." in text
     assert "Collection no longer waits for it" in text
     assert ConsumerGroup.objects.exists()
-    assert client.post(address(group, "delete"), follow=True).status_code == 200
+    assert operate(client, address(group, "remove")).status_code == 200
     assert not ConsumerGroup.objects.exists()
     assert not Offset.objects.exists()
     [entry] = LogEntry.objects.all()
@@ -227,7 +237,7 @@ def test_those_who_serve_a_group_are_told_before_it_is_removed(
 ) -> None:
     consuming.start()
     assert "1 subscriber serves it now. Stop it first." in words(
-        page(staff("delete_consumergroup"), address(group, "delete"))
+        page(staff("view_consumergroup", "delete_consumergroup"), address(group, "remove"))
     )
 
 
@@ -251,8 +261,9 @@ def test_the_page_says_how_many_partitions_it_does_not_show(
         assert ("not shown" in words(html)) == bool(said)
 
 
-@pytest.mark.parametrize("name", ["change", "move", "delete", "pause"])
+@pytest.mark.parametrize("name", ["change", "move", "remove", "pause"])
 def test_what_is_not_there_is_not_found(group: ConsumerGroup, admin_client: Client, name: str) -> None:
     send = admin_client.post if name == "pause" else admin_client.get
     for key in ("99999999", "x"):
-        assert send(f"/admin/sqlqueue/consumergroup/{key}/{name}/").status_code == 404
+        where = "change" if name == "change" else f"operation/{name}"
+        assert send(f"/admin/sqlqueue/consumergroup/{key}/{where}/").status_code == 404

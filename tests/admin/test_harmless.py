@@ -18,7 +18,7 @@ from django.test import Client
 from sqlqueue.contrib.people.models import WorkItem, WorkItemEvent
 from sqlqueue.core.periodic import ScheduleDefinition
 from sqlqueue.core.recurrence import Recurrence
-from sqlqueue.models import Message, Overview, Progress, Result, Topic, dead_letter_topic
+from sqlqueue.models import Message, Progress, Result, Topic, dead_letter_topic
 from tests.admin.test_overview import page
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
@@ -30,7 +30,7 @@ SITE = "/admin/sqlqueue/"
 PEOPLE = "/admin/sqlqueue_people/"
 SENT_BACK = re.compile(r'<(?:input|option)\b[^>]*\bvalue="[^"]*"[^>]*>')
 PAGES = [
-    model for model in admin.site._registry if model._meta.app_label.startswith("sqlqueue") and model is not Overview
+    model for model in admin.site._registry if model._meta.app_label.startswith("sqlqueue") and not model._meta.proxy
 ]
 NOW = datetime.now(timezone.utc)
 TIMES = {"expires_at": NOW + timedelta(hours=1), "attended_until": NOW + timedelta(hours=1)}
@@ -92,33 +92,33 @@ def pages(rows: dict[str, Any]) -> Iterator[str]:
     for one in rows.values():
         at, key = list_of(one), quote(str(quoted(one.pk)))
         yield from (at, f"{at}{key}/change/", f"{at}{key}/history/")
-    yield from ("", "overview/", "overview/internals/", "message/dead-letters/", "request/reschedule/")
-    yield from (PEOPLE, f"{PEOPLE}workitem/mine/")
-    yield f"message/dead-letters/list/?topic={quote(TEXT)}&group={quote(TEXT)}&fingerprint={quote(TEXT)}"
+    yield from ("", "overview/", "deadletter/")
+    yield from (PEOPLE, f"{PEOPLE}mywork/")
+    yield f"deadletter/list/?topic={quote(TEXT)}&group={quote(TEXT)}&fingerprint={quote(TEXT)}"
     group = rows["ConsumerGroup"].pk
-    yield f"request/reschedule/?of={group}&delay=0&error={quote(TEXT)}&key={quote(TEXT)}&count=1"
-    yield f"consumergroup/{group}/move/?offset=1"
-    yield f"consumergroup/{group}/delete/"
-    yield f"consumergroup/{group}/flow/"
+    yield f"consumergroup/{group}/operation/reschedule/?delay=0&error={quote(TEXT)}&key={quote(TEXT)}&count=1"
+    yield f"consumergroup/{group}/operation/move/?offset=1&count=1"
+    yield f"consumergroup/{group}/operation/remove/"
+    yield f"consumergroup/{group}/operation/limits/"
     topic = quote(quoted(rows["Topic"].pk))
-    yield f"topic/{topic}/options/"
-    yield f"topic/{topic}/purge/?count=1&unsettled=on"
+    yield f"topic/{topic}/operation/options/"
+    yield f"topic/{topic}/operation/purge/?count=1&unsettled=on"
 
 
 def orders(rows: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield what is sent that ends on a page: what is asked back, refused, and said to be done."""
     chosen = {"topic": TEXT, "group": TEXT, "fingerprint": TEXT, "all": "1"}
     letter = rows["dead letter"].pk
-    yield "message/action/delete/", {"_selected_action": [rows["Message"].pk, letter]}
-    yield "message/dead-letters/action/replay/", chosen
-    yield "message/dead-letters/action/discard/", {"topic": TEXT, "_selected_action": [letter]}
-    yield "scheduledmessage/action/take-back/", {"_selected_action": [rows["ScheduledMessage"].pk]}
+    yield "message/operation/delete/", {"_selected_action": [rows["Message"].pk, letter]}
+    yield "deadletter/operation/replay/", chosen
+    yield "deadletter/operation/discard/", {"topic": TEXT, "_selected_action": [letter]}
+    yield "scheduledmessage/operation/take-back/", {"_selected_action": [rows["ScheduledMessage"].pk]}
     yield f"scheduledmessage/{rows['ScheduledMessage'].pk}/change/", {"topic": TEXT, "headers": "no"}
     yield f"{PEOPLE}workitem/{rows['WorkItem'].pk}/change/", {"deed": "assign", "version": "1", "user": TEXT}
     schedule = quote(quoted(rows["PeriodicSchedule"].pk))
-    yield from ((f"periodicschedule/{schedule}/{one}/", {}) for one in ("run", "resume", "pause"))
+    yield from ((f"periodicschedule/{schedule}/operation/{one}/", {}) for one in ("run", "resume", "pause"))
     yield f"batch/{quote(quoted(rows['Batch'].pk))}/retry/", {}
-    yield f"consumergroup/{rows['ConsumerGroup'].pk}/resume/", {}
+    yield f"consumergroup/{rows['ConsumerGroup'].pk}/operation/resume/", {}
 
 
 def odd(html: str) -> list[str]:

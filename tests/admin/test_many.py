@@ -58,8 +58,8 @@ def test_no_page_needs_many_statements(many: ConsumerGroup, admin_client: Client
     for address in (
         "overview/",
         f"{group}/change/",
-        f"{group}/move/?offset=100",
-        f"{group}/delete/",
+        f"{group}/operation/move/?count=1&offset=100",
+        f"{group}/operation/remove/",
         "topic/wide/change/",
         "consumergroup/",
         "topic/",

@@ -15,7 +15,7 @@ from django.utils.html import escape
 
 from sqlqueue import Delivery, NewMessage, publish, publish_many
 from sqlqueue.admin import messages
-from sqlqueue.admin.actions import base, message_actions
+from sqlqueue.admin import operation as operations
 from sqlqueue.core.outcomes import ACKED
 from sqlqueue.log.groups import register
 from sqlqueue.log.schedule import move_due
@@ -24,6 +24,7 @@ from sqlqueue.operations.replay import replay
 from sqlqueue.stats import search
 from sqlqueue.stats.group_status import RETRYING, status
 from sqlqueue.stats.moments import moment
+from tests.admin.operating import operation
 from tests.admin.stage import EVIL, Stage
 from tests.consuming import Consuming
 from tests.factories import ReceiptFactory
@@ -77,7 +78,7 @@ def test_the_page_of_a_scheduled_message_has_its_times(admin_client: Client, con
 
 def give(client: Client, name: str, chosen: list[int], **wanted: object) -> str:
     """Order something, through its form; return the page that follows."""
-    address = reverse("admin:sqlqueue_message_action", args=[name])
+    address = operation("message", name)
     asked = client.post(address, {"_selected_action": chosen})
     assert asked.status_code == 200
     assert offsets(asked.content.decode()) == sorted(chosen, reverse=True)
@@ -209,8 +210,8 @@ def offsets_of_receipts(html: str) -> list[str]:
 
 
 def test_an_action_lists_some_rows_and_is_about_all(admin_client: Client, stage: Stage, monkeypatch: Any) -> None:
-    monkeypatch.setattr(message_actions, "MOST_LISTED", 3)
-    address = reverse("admin:sqlqueue_message_action", args=["republish"])
+    monkeypatch.setattr(operations, "MOST_LISTED", 3)
+    address = operation("message", "republish")
     html = admin_client.post(address, {"_selected_action": stage.good}).content.decode()
     assert "and 7 more" in html
     assert offsets(html) == sorted(stage.good, reverse=True)
@@ -222,11 +223,9 @@ def test_an_action_lists_some_rows_and_is_about_all(admin_client: Client, stage:
 def test_more_rows_than_one_action_takes_are_refused_and_not_cut(
     admin_client: Client, stage: Stage, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(base, "MOST_CHOSEN", 9)
+    monkeypatch.setattr(operations, "MOST_CHOSEN", 9)
     for confirmed in ({}, {"confirmed": "1", "group": "g", "delay": "0"}):
-        answer = admin_client.post(
-            reverse("admin:sqlqueue_message_action", args=["republish"]), {"_selected_action": stage.good, **confirmed}
-        )
+        answer = admin_client.post(operation("message", "republish"), {"_selected_action": stage.good, **confirmed})
         assert answer.status_code == 400
     assert not LogEntry.objects.exists()
 
@@ -244,9 +243,7 @@ def test_what_is_in_messages_is_escaped(admin_client: Client, stage: Stage) -> N
         html = admin_client.get(address).content.decode()
         assert "&lt;script&gt;alert" in html
         assert "<script>alert" not in html
-    asked = admin_client.post(
-        reverse("admin:sqlqueue_message_action", args=["republish"]), {"_selected_action": [stage.failing]}
-    )
+    asked = admin_client.post(operation("message", "republish"), {"_selected_action": [stage.failing]})
     assert EVIL not in asked.content.decode()
     assert "&lt;script&gt;" in asked.content.decode()
 
@@ -290,7 +287,7 @@ def test_a_wrong_priority_changes_nothing(admin_client: Client, stage: Stage) ->
     for wanted in ({"priority": "7"}, {"priority": "-1"}, {"delay": "-1"}, {"group": "nobody"}, {"delay": "nan"}):
         for name in ("republish", "reschedule"):
             answer = admin_client.post(
-                reverse("admin:sqlqueue_message_action", args=[name]),
+                operation("message", name),
                 {"_selected_action": [stage.failing], "confirmed": "1", "group": "g", "delay": "0", **wanted},
             )
             assert answer.status_code == 200, wanted
@@ -318,7 +315,7 @@ def test_the_list_offers_the_actions(admin_client: Client, stage: Stage) -> None
     answer = admin_client.post(reverse(LIST), {"action": "cancel", "_selected_action": stage.good[:2], "index": "0"})
     html = answer.content.decode()
     assert offsets(html) == stage.good[:2][::-1]
-    assert f'action="{reverse("admin:sqlqueue_message_action", args=["cancel"])}"' in html
+    assert f'action="{operation("message", "cancel")}"' in html
     # No action is about everything that a filter shows, whatever the request says.
     answer = admin_client.post(
         reverse(LIST), {"action": "cancel", "_selected_action": stage.good[:1], "index": "0", "select_across": "1"}
@@ -329,9 +326,7 @@ def test_the_list_offers_the_actions(admin_client: Client, stage: Stage) -> None
 def test_what_is_gone_is_said(admin_client: Client, stage: Stage) -> None:
     assert admin_client.get(reverse("admin:sqlqueue_message_change", args=[10**12]), follow=True).redirect_chain
     assert admin_client.get(reverse("admin:sqlqueue_message_change", args=["x"]), follow=True).redirect_chain
-    answer = admin_client.post(
-        reverse("admin:sqlqueue_message_action", args=["cancel"]), {"_selected_action": ["x", 10**12]}, follow=True
-    )
+    answer = admin_client.post(operation("message", "cancel"), {"_selected_action": ["x", 10**12]}, follow=True)
     assert "None of the chosen rows" in answer.content.decode()
 
 

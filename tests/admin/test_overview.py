@@ -150,8 +150,8 @@ def test_names_with_html_are_escaped(consuming: Consuming, admin_client: Client)
     for address in (
         OVERVIEW,
         f"/admin/sqlqueue/consumergroup/{group.pk}/change/",
-        f"/admin/sqlqueue/consumergroup/{group.pk}/move/?offset=0",
-        f"/admin/sqlqueue/consumergroup/{group.pk}/delete/",
+        f"/admin/sqlqueue/consumergroup/{group.pk}/operation/move/?count=1&offset=0",
+        f"/admin/sqlqueue/consumergroup/{group.pk}/operation/remove/",
         "/admin/sqlqueue/consumergroup/",
         "/admin/sqlqueue/partitionlease/",
         "/admin/sqlqueue/scheduledmessage/",
@@ -185,6 +185,6 @@ def test_a_site_of_the_projects_own_has_it_too(consuming: Consuming, admin_clien
     assert f"/operations/sqlqueue/consumergroup/{group.pk}/change/" in html
     assert '"/admin/' not in html
     html = page(admin_client, f"/operations/sqlqueue/consumergroup/{group.pk}/change/")
-    assert f'action="/operations/sqlqueue/consumergroup/{group.pk}/pause/"' in html
-    answer = admin_client.post(f"/operations/sqlqueue/consumergroup/{group.pk}/pause/")
+    assert f'action="/operations/sqlqueue/consumergroup/{group.pk}/operation/pause/"' in html
+    answer = admin_client.post(f"/operations/sqlqueue/consumergroup/{group.pk}/operation/pause/")
     assert answer["Location"] == f"/operations/sqlqueue/consumergroup/{group.pk}/change/"

@@ -8,6 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 from sqlqueue.models import PeriodicSchedule
+from tests.admin.operating import operation
 from tests.admin.test_overview import page, words
 from tests.log.test_ticks import declared, ids, last_due, row, schedule, set_back
 
@@ -17,7 +18,9 @@ LIST = "/admin/sqlqueue/periodicschedule/"
 
 
 def address(name: str) -> str:
-    return reverse(f"admin:sqlqueue_periodicschedule_{name}", args=["job"])
+    if name != "change":
+        return operation("periodicschedule", name, "job")
+    return reverse("admin:sqlqueue_periodicschedule_change", args=["job"])
 
 
 def test_the_list_shows_when_and_unusual_states(admin_client: Client) -> None:
@@ -62,7 +65,7 @@ def test_pausing_and_resuming(staff: Callable[..., Client]) -> None:
     assert "No tick is published" in page(operator, address("change"))
     operator.post(address("resume"))
     assert not row().paused
-    operator.post(LIST, {"action": "pause_selected", "_selected_action": ["job"]})
+    operator.post(LIST, {"action": "pause", "_selected_action": ["job"]})
     assert row().paused
     assert LogEntry.objects.count() == 3
 

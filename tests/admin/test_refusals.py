@@ -4,12 +4,13 @@ from collections.abc import Callable
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
 from sqlqueue.models import DeliveryState, Message, Request
 from sqlqueue.operations.replay_requests import request_replay
+from tests.admin.operating import operation
 from tests.admin.stage import Stage
 from tests.consuming import Consuming
 from tests.logs import LOG
@@ -24,30 +25,14 @@ def stage(consuming: Consuming) -> Stage:
     return stage
 
 
-@pytest.fixture
-def staff() -> Callable[..., Client]:
-    """Return a client of a member of the staff who has these permissions."""
-
-    def client(*codenames: str, **options: bool) -> Client:
-        user = User.objects.create_user(f"staff-{'-'.join(codenames)}", is_staff=True)
-        granted = Permission.objects.filter(content_type__app_label="sqlqueue", codename__in=codenames)
-        assert len(granted) == len(codenames)
-        user.user_permissions.set(granted)
-        made = Client(**options)
-        made.force_login(user)
-        return made
-
-    return client
-
-
 def pages(stage: Stage) -> dict[str, str]:
     """Every page that shows something, and who may see it."""
     return {
         reverse("admin:sqlqueue_message_changelist"): "view_message",
         reverse("admin:sqlqueue_message_change", args=[stage.failing]): "view_message",
         reverse("admin:sqlqueue_message_history", args=[stage.failing]): "view_message",
-        reverse("admin:sqlqueue_message_dead_letters"): "view_message",
-        reverse("admin:sqlqueue_message_dead_letter_list") + "?topic=t": "view_message",
+        reverse("admin:sqlqueue_deadletter_changelist"): "view_message",
+        reverse("admin:sqlqueue_deadletter_list") + "?topic=t": "view_message",
         reverse("admin:sqlqueue_request_changelist"): "view_request",
         reverse("admin:sqlqueue_request_change", args=[Request.objects.get().pk]): "view_request",
     }
@@ -57,16 +42,15 @@ def orders(stage: Stage) -> list[tuple[str, dict[str, object], tuple[str, ...]]]
     """Every page that does something, with what it takes, and who may do it."""
     about = {"_selected_action": [stage.failing], "group": "g", "delay": "0", "confirmed": "1"}
     letters = {"_selected_action": stage.dead_letters, "topic": "t", "reason": "x", "through": 10**9, "confirmed": "1"}
-    message, letter = "admin:sqlqueue_message_action", "admin:sqlqueue_message_dead_letter_action"
     return [
-        (reverse(message, args=["republish"]), about, ("view_message", "redeliver_message")),
-        (reverse(message, args=["reschedule"]), about, ("view_message", "reschedule_deliverystate")),
-        (reverse(message, args=["acknowledge"]), about, ("view_message", "reschedule_deliverystate")),
-        (reverse(message, args=["cancel"]), about, ("view_message", "redeliver_message")),
-        (reverse(letter, args=["replay"]), letters, ("view_message", "replay_message")),
-        (reverse(letter, args=["discard"]), letters, ("view_message", "discard_message")),
+        (operation("message", "republish"), about, ("view_message", "redeliver_message")),
+        (operation("message", "reschedule"), about, ("view_message", "reschedule_deliverystate")),
+        (operation("message", "acknowledge"), about, ("view_message", "reschedule_deliverystate")),
+        (operation("message", "cancel"), about, ("view_message", "redeliver_message")),
+        (operation("deadletter", "replay"), letters, ("view_message", "replay_message")),
+        (operation("deadletter", "discard"), letters, ("view_message", "discard_message")),
         (
-            reverse("admin:sqlqueue_request_cancel", args=[Request.objects.get().pk]),
+            operation("request", "cancel", Request.objects.get().pk),
             {},
             ("view_request", "replay_message"),
         ),
@@ -130,10 +114,10 @@ def test_the_list_offers_only_what_is_allowed(staff: Callable[..., Client], stag
         assert answer.status_code == 302  # "No action selected"
     assert everything() == before
     page = client.get(reverse("admin:sqlqueue_message_change", args=[stage.failing])).content.decode()
-    assert "/action/cancel/" in page
-    assert "/action/acknowledge/" not in page
+    assert "/operation/cancel/" in page
+    assert "/operation/acknowledge/" not in page
     letter = client.get(reverse("admin:sqlqueue_message_change", args=[stage.dead_letters[0]])).content.decode()
-    assert "/dead-letters/action/" not in letter
+    assert "/operation/" not in letter
 
 
 def test_no_order_without_the_csrf_token(stage: Stage, admin_user: User) -> None:
@@ -157,8 +141,8 @@ def test_no_order_by_a_link(admin_client: Client, stage: Stage) -> None:
     before = everything()
     for address, _, _ in orders(stage):
         assert admin_client.get(address).status_code == 405, address
-    for name in ("admin:sqlqueue_message_action", "admin:sqlqueue_message_dead_letter_action"):
-        assert admin_client.post(reverse(name, args=["drop"])).status_code == 404
+    for model in ("message", "deadletter"):
+        assert admin_client.post(operation(model, "drop")).status_code == 404
     assert everything() == before
 
 

@@ -20,6 +20,7 @@ from sqlqueue.admin import scheduled_form
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.operations.edit_scheduled import run_now
+from tests.admin.operating import operation
 from tests.admin.stage import EVIL
 from tests.logs import LOG
 
@@ -176,7 +177,7 @@ def test_those_that_are_ticked_are_run_now_or_taken_back(
     assert asked.status_code == 200
     assert ScheduledMessage.objects.count() == 2  # nothing is done before it is confirmed
     assert f'value="{chosen.pk}"' in asked.content.decode()
-    order = reverse("admin:sqlqueue_scheduledmessage_action", args=[name])
+    order = operation("scheduledmessage", name)
     done = client.post(order, {"_selected_action": [chosen.pk], "confirmed": "1"}, follow=True)
     assert re.search(r"(Due now|Taken back): 1\. Left alone, .*: 0\.", done.content.decode())
     assert ScheduledMessage.objects.count() == left
@@ -199,7 +200,7 @@ def test_who_may_only_look_changes_nothing(staff: Callable[..., Client]) -> None
     assert json.dumps({"a": 1}, indent=2) in markup.unescape(page)
     assert guest.post(address(made), {**given, "priority": "1"}).status_code == 403
     for name in ("run-now", "take-back"):
-        order = reverse("admin:sqlqueue_scheduledmessage_action", args=[name])
+        order = operation("scheduledmessage", name)
         for client in (guest, staff("change_scheduledmessage", "delete_scheduledmessage")):
             sent = {"_selected_action": [made.pk], "confirmed": "1"}
             assert client.post(order, sent).status_code == 403

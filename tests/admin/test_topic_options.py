@@ -16,8 +16,8 @@ from tests.logs import LOG
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
-PAGE, OPTIONS = "/admin/sqlqueue/topic/orders/change/", "/admin/sqlqueue/topic/orders/options/"
-TWO_DAYS = {"override_retention": "on", "retention": "172800", "history": "failures"}
+PAGE, OPTIONS = "/admin/sqlqueue/topic/orders/change/", "/admin/sqlqueue/topic/orders/operation/options/"
+TWO_DAYS = {"override_retention": "on", "retention": "172800", "history": "failures", "confirmed": "1"}
 
 
 @pytest.fixture(autouse=True)
@@ -34,14 +34,14 @@ def test_an_override_is_shown_and_noted_and_settings_do_not_change_it(
     staff: Callable[..., Client], settings: Any
 ) -> None:
     client = staff("view_topic", "change_topic")
-    assert "is overridden" not in words(page(client, PAGE))
+    assert ", overridden" not in words(page(client, PAGE))
     assert "The settings say: 7 d" in words(page(client, OPTIONS))
     assert client.post(OPTIONS, TWO_DAYS)["Location"] == PAGE
     assert stored() == (172_800, "failures", ("retention",))
-    assert "Retention is overridden: 2 d. The settings say: 7 d." in words(page(client, PAGE))
+    assert "Retention: 2 d, overridden. The settings say: 7 d." in words(page(client, PAGE))
     [entry] = LogEntry.objects.all()
     assert entry.object_repr == "orders"
-    assert entry.change_message == "Retention: 7 d → 2 d, overrides the settings."
+    assert entry.change_message == "Retention: 7 d → 2 d, overridden."
     client.post(OPTIONS, TWO_DAYS)
     assert LogEntry.objects.count() == 1
     settings.SQLQUEUE = {"RETENTION": 5, "HISTORY": "all"}
@@ -54,13 +54,14 @@ def test_an_override_is_shown_and_noted_and_settings_do_not_change_it(
 def test_it_is_taken_back_by_a_button(staff: Callable[..., Client], settings: Any) -> None:
     client = staff("view_topic", "change_topic")
     assert "Follow the settings again" not in page(client, PAGE)
-    client.post(OPTIONS, {"override_retention": "on", "retention": "", "override_history": "on", "history": "none"})
+    given = {"override_retention": "on", "retention": "", "override_history": "on", "history": "none"}
+    client.post(OPTIONS, {**given, "confirmed": "1"})
     assert stored() == (None, "none", ("retention", "history"))
     settings.SQLQUEUE = {"RETENTION": 5}
     assert "Follow the settings again" in page(client, PAGE)
-    assert client.post(OPTIONS)["Location"] == PAGE
+    assert client.post(OPTIONS.replace("options", "follow-settings"))["Location"] == PAGE
     assert stored() == (5, "failures", ())
-    assert "Retention: for ever → 5 s, as the settings say." in LogEntry.objects.latest("pk").change_message
+    assert "Retention: for ever → 5 s, as declared." in LogEntry.objects.latest("pk").change_message
 
 
 @pytest.mark.parametrize(
@@ -70,11 +71,11 @@ def test_it_is_taken_back_by_a_button(staff: Callable[..., Client], settings: An
         ({"override_retention": "on", "retention": "1e300"}, "less than or equal to"),
         ({"override_retention": "on", "retention": "nan"}, "Enter a number."),
         ({"override_history": "on", "history": "some"}, "some is not one of the available choices"),
-        ({"override_history": "on"}, "Choose one."),
+        ({"override_history": "on"}, "history must be one of"),
     ],
 )
 def test_what_makes_no_sense_is_refused(staff: Callable[..., Client], given: dict[str, str], said: str) -> None:
-    answer = staff("change_topic").post(OPTIONS, given)
+    answer = staff("view_topic", "change_topic").post(OPTIONS, {**given, "confirmed": "1"})
     assert answer.status_code == 200
     assert said in answer.content.decode()
     assert stored() == (7 * 86_400, "failures", ())
@@ -89,7 +90,7 @@ def test_it_needs_its_permission_and_a_token(staff: Callable[..., Client]) -> No
     assert plain.get(OPTIONS).status_code == 403
     assert "/options/" not in page(plain, PAGE)
     assert stored() == (7 * 86_400, "failures", ())
-    assert staff("change_topic").get(OPTIONS.replace("orders", "nowhere")).status_code == 404
+    assert staff("view_topic", "change_topic").get(OPTIONS.replace("orders", "nowhere")).status_code == 404
 
 
 def test_dead_letters_have_no_retention_to_be_set(staff: Callable[..., Client]) -> None:

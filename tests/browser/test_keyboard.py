@@ -67,7 +67,7 @@ def test_a_group_is_paused_from_the_list_and_resumed_on_its_page_with_the_keyboa
     go_to(page, page.get_by_role("combobox", name="Action"))
     page.keyboard.type("Pause")
     press(page, page.get_by_role("button", name=re.compile("^(Go|Run)")))
-    expect(page.get_by_text("is paused. Running handlers finish")).to_be_visible()
+    expect(page.get_by_text("paused. Running handlers finish")).to_be_visible()
     assert list(ConsumerGroup.objects.filter(paused=True).values_list("consumer_group", flat=True)) == ["mail"]
     press(page, page.get_by_role("row", name="mail").get_by_role("link", name="mail"))
     press(page, page.get_by_role("button", name="Resume"))

@@ -23,7 +23,7 @@ def test_one_that_waits_an_hour_is_rescheduled_for_now(operator: Visitor, shop: 
     expect(failing).to_be_visible()
     shop.mended = True
     shop.serve()
-    page.get_by_role("button", name="Reschedule for a group").click()
+    page.get_by_role("link", name="Reschedule for a group").click()
     page.get_by_label("Group").select_option("mail")
     page.get_by_label("Delay").fill("0")
     page.get_by_label("Attempts so far").fill("0")

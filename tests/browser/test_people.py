@@ -17,7 +17,7 @@ from tests.consuming import Consuming
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MINE = "/admin/sqlqueue_people/workitem/mine/"
+MINE = "/admin/sqlqueue_people/mywork/"
 
 
 @dataclass

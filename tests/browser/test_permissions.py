@@ -25,8 +25,8 @@ def pages(shop: Shop) -> list[str]:
     return [
         f"/admin/sqlqueue/message/{waiting.offset}/change/",
         f"/admin/sqlqueue/message/{letter.offset}/change/",
-        "/admin/sqlqueue/message/dead-letters/",
-        f"/admin/sqlqueue/message/dead-letters/list/?topic={TOPIC}",
+        "/admin/sqlqueue/deadletter/",
+        f"/admin/sqlqueue/deadletter/list/?topic={TOPIC}",
         f"/admin/sqlqueue/consumergroup/{group.pk}/change/",
         f"/admin/sqlqueue/topic/{TOPIC}/change/",
     ]
@@ -58,9 +58,9 @@ def test_who_borrows_a_button_is_refused(
     operator, guest = visit(superuser), visit(staff(*VIEWS))
     for address in pages:
         operator.open(address)
-        borrowed = operator.page.locator("#content form[method=post]").evaluate_all(
-            "all => all.flatMap(form => [form, ...form.querySelectorAll('[formaction]')]"
-            ".map(one => one.formAction || form.action))"
+        borrowed = operator.page.locator("#content").evaluate(
+            "main => [...main.querySelectorAll('form[method=post]'), ...main.querySelectorAll('a.button')]"
+            ".map(one => new URL(one.getAttribute('action') || one.getAttribute('href') || '', location).href)"
         )
         for action in {*borrowed} - {operator.page.url}:
             guest.open("/admin/")

@@ -7,9 +7,7 @@ from urllib.parse import quote
 from django.utils import timezone
 from playwright.sync_api import Locator, Page
 
-from sqlqueue.contrib.people.models import WorkItem, WorkItemEvent
-from sqlqueue.contrib.people.models.work_item import DONE, OPEN, REVIEW
-from sqlqueue.contrib.people.models.work_item_event import COMMENTED
+from sqlqueue.contrib.people.models import COMMENTED, DONE, OPEN, REVIEW, WorkItem, WorkItemEvent
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import ConsumerGroup, Message, ScheduledMessage
 from sqlqueue.operations.reschedule_requests import WaitingDeliveries, request_rescheduling
@@ -19,14 +17,13 @@ from tests.logs import LOG
 
 INDEX = "/admin/sqlqueue/"
 PEOPLE = "/admin/sqlqueue_people/"
-INTERNALS = f"{INDEX}overview/internals/"
-LETTERS = f"{INDEX}message/dead-letters/"
+LETTERS = f"{INDEX}deadletter/"
 
 
 def lists(visitor: Visitor) -> list[str]:
-    """Return the addresses that the index and the page of internals lead to."""
+    """Return the addresses that the indexes lead to."""
     found: set[str] = set()
-    for address in (INDEX, PEOPLE, INTERNALS):
+    for address in (INDEX, PEOPLE):
         links = visitor.open(address).locator("#content-main a[href^='/admin/sqlqueue']")
         found |= {*links.evaluate_all("all => all.map(link => link.getAttribute('href'))")}
     return sorted(found - {INDEX, PEOPLE})
@@ -39,8 +36,9 @@ def by_hand() -> list[str]:
     rescheduling = request_rescheduling(LOG, WaitingDeliveries(TOPIC, "mail", error="reached", key=key), rate=0.5)
     ScheduledMessage.objects.create(topic=TOPIC, payload={"number": 900}, priority=9)
     move_due(LOG)
-    many = f"{INDEX}request/reschedule/?of={ConsumerGroup.objects.get(consumer_group='mail').pk}"
-    purge = f"{INDEX}topic/{TOPIC}/purge/"
+    group = ConsumerGroup.objects.get(consumer_group="mail")
+    many = f"{INDEX}consumergroup/{group.pk}/operation/reschedule/"
+    purge = f"{INDEX}topic/{TOPIC}/operation/purge/"
     cases = [work_item(state) for state in (OPEN, REVIEW, DONE)]
     return [
         *(f"{PEOPLE}workitem/{case.pk}/change/" for case in cases),
@@ -49,8 +47,8 @@ def by_hand() -> list[str]:
         f"{purge}?count=1&unsettled=on",
         f"{purge}?count=1&time=soon",
         many,
-        f"{many}&delay=0&key={quote(key)}&count=1",
-        f"{many}&delay=-1&count=1",
+        f"{many}?delay=0&key={quote(key)}&count=1",
+        f"{many}?delay=-1&count=1",
         f"{INDEX}request/{rescheduling.pk}/change/",
     ]
 
@@ -97,12 +95,12 @@ def tour(visitor: Visitor) -> Iterator[str]:
         f"{LETTERS}?topic={TOPIC}",
         f"{LETTERS}list/?topic={TOPIC}",
         f"{INDEX}topic/{TOPIC}/change/",
-        f"{INDEX}topic/{TOPIC}/options/",
+        f"{INDEX}topic/{TOPIC}/operation/options/",
         f"{group}/change/",
-        f"{group}/move/",
-        f"{group}/move/?offset=0&partition=&time=",
-        f"{group}/move/?offset=1&time=2020-01-01T00:00",
-        f"{group}/delete/",
+        f"{group}/operation/move/",
+        f"{group}/operation/move/?count=1&offset=0&partition=&time=",
+        f"{group}/operation/move/?count=1&offset=1&time=2020-01-01T00:00",
+        f"{group}/operation/remove/",
     ]
     for address in places:
         visitor.open(address)
@@ -111,14 +109,14 @@ def tour(visitor: Visitor) -> Iterator[str]:
         (letter, name) for name in orders(visitor, letter)
     ]:
         visitor.open(f"{INDEX}message/{address}/change/")
-        follow(action_button(page, button))
+        follow(page.get_by_role("link", name=button, exact=True))
         yield f"{button}: the form"
         submit = action_button(page, button)
         if page.get_by_label("Reason").count():
             follow(submit)
             yield f"{button}: the form, refused"
     visitor.open(f"{INDEX}message/{letter}/change/")
-    follow(action_button(page, "Replay dead letters"))
+    follow(page.get_by_role("link", name="Replay dead letters", exact=True))
     follow(action_button(page, "Replay dead letters"))
     yield "a replay's progress"
 
@@ -144,6 +142,4 @@ def action_button(page: Page, name: str) -> Locator:
 def orders(visitor: Visitor, offset: int) -> list[str]:
     """What can be done with a message."""
     visitor.open(f"{INDEX}message/{offset}/change/")
-    return visitor.page.locator("#content form[method=post] input[type=submit]").evaluate_all(
-        "all => all.map(one => one.value)"
-    )
+    return visitor.page.locator("#content .sqlqueue-buttons a.button").all_inner_texts()

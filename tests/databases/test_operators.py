@@ -174,8 +174,8 @@ def test_each_database_has_pages_of_its_own(handler: list[Any]) -> None:
         assert client.get("/databases/b/sqlqueue/overview/").status_code == 200
         publish("t", "bad", key=KEYS[B][0])
         drain()
-        groups = client.get("/databases/b/sqlqueue/consumergroup/").content.decode()
-        assert 'href="/databases/b/sqlqueue/message/dead-letters/?topic=t' in groups
+        overview = client.get("/databases/b/sqlqueue/overview/").content.decode()
+        assert 'href="/databases/b/sqlqueue/deadletter/?topic=t' in overview
     with pytest.raises(ConfigurationError, match="there is no log on 'c'"):
         database_site("c")
 
@@ -189,7 +189,7 @@ def test_every_page_names_its_database_and_leads_to_the_others(handler: list[Any
     client.force_login(get_user_model().objects.create_superuser("ann"))
     number = Message.objects.using(A).filter(topic="t").get().pk
     places = ["", "overview/", "message/", "consumergroup/", "scheduledmessage/", "receipt/", "subscriberheartbeat/"]
-    places += [f"message/{number}/change/", "message/dead-letters/", "topic/t/history/"]
+    places += [f"message/{number}/change/", "deadletter/", "topic/t/history/"]
     urlpatterns[:] = [path("", include("tests.urls")), path("databases/b/", database_site(B).urls)]
 
     def lines(start: str, page: str) -> list[str]:

@@ -26,6 +26,7 @@ from sqlqueue.models import ConsumerGroup, Message, Offset
 from sqlqueue.stats.replica import replicated_horizon
 from sqlqueue.stats.survey import survey
 from sqlqueue.stats.tail import Tail
+from tests.admin.operating import operation
 from tests.consuming import QUICK, Consuming
 from tests.factories import TopicFactory
 from tests.logs import LOG
@@ -61,7 +62,7 @@ def test_what_only_looks_reads_the_replica(catch_up: CatchUp, admin_client: Clie
     publish("t", "published later")
     urls = [reverse(f"admin:sqlqueue_{name}_changelist") for name in LISTS]
     urls.append(reverse("admin:sqlqueue_people_workitem_changelist"))
-    urls += [reverse("admin:sqlqueue_message_dead_letters"), reverse("admin:sqlqueue_message_changelist") + "?topic=t"]
+    urls += [reverse("admin:sqlqueue_deadletter_changelist"), reverse("admin:sqlqueue_message_changelist") + "?topic=t"]
     for url in urls:
         with asked() as counts:
             page = admin_client.get(url)
@@ -89,12 +90,12 @@ def test_pages_that_decide_read_the_primary(catch_up: CatchUp, admin_client: Cli
     urls = [
         reverse("admin:sqlqueue_message_change", args=[offset]),
         reverse("admin:sqlqueue_topic_change", args=["t"]),
-        reverse("admin:sqlqueue_topic_purge", args=["t"]),
+        operation("topic", "purge", "t"),
         reverse("admin:sqlqueue_consumergroup_change", args=[group.pk]),
-        reverse("admin:sqlqueue_consumergroup_move", args=[group.pk]) + "",
-        reverse("admin:sqlqueue_consumergroup_delete", args=[group.pk]),
-        reverse("admin:sqlqueue_request_reschedule"),
-        reverse("admin:sqlqueue_people_workitem_mine"),
+        operation("consumergroup", "move", group.pk),
+        operation("consumergroup", "remove", group.pk),
+        operation("consumergroup", "reschedule", group.pk),
+        reverse("admin:sqlqueue_people_mywork_changelist"),
     ]
     for url in urls:
         with asked() as counts:
@@ -107,7 +108,7 @@ def test_pages_that_decide_read_the_primary(catch_up: CatchUp, admin_client: Cli
 
     groups = reverse("admin:sqlqueue_consumergroup_changelist")
     with asked() as counts:
-        admin_client.post(reverse("admin:sqlqueue_consumergroup_pause", args=[group.pk]))
+        admin_client.post(operation("consumergroup", "pause", group.pk))
         page = admin_client.get(groups)
     assert counts.replica == 0
     assert 'class="sqlqueue-state">paused' in page.content.decode()

@@ -9,8 +9,7 @@ from django.db.models import QuerySet
 
 from sqlqueue.contrib.people import items, survey
 from sqlqueue.contrib.people.exceptions import HandOver
-from sqlqueue.contrib.people.models import WorkItem
-from sqlqueue.contrib.people.models.work_item import DONE, UNFINISHED
+from sqlqueue.contrib.people.models import DONE, UNFINISHED, WorkItem
 from sqlqueue.contrib.people.topics import retention
 from sqlqueue.core.effects import Count, Effect, EffectWrite
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX

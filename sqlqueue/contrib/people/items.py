@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlqueue.conf import settings
 from sqlqueue.contrib.people.exceptions import HandOver
-from sqlqueue.contrib.people.models import WorkItem
-from sqlqueue.contrib.people.models.work_item import DONE, OPEN
+from sqlqueue.contrib.people.models import DONE, OPEN, WorkItem
 from sqlqueue.contrib.people.topics import topic_options
 from sqlqueue.core.databases import numbered
 from sqlqueue.core.effects import EffectWrite

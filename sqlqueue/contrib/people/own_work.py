@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import Q
 
-from sqlqueue.contrib.people.models import WorkItem
-from sqlqueue.contrib.people.models.work_item import UNFINISHED
+from sqlqueue.contrib.people.models import UNFINISHED, WorkItem
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.log import Log
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from sqlqueue.contrib.people.models.work_item import UNFINISHED
+from sqlqueue.contrib.people.models import UNFINISHED
 from sqlqueue.core.effects import Count, Figure
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.log import Log
@@ -17,9 +17,7 @@ from sqlqueue.stats.findings import NOTE, ONE_TOPIC, Finding, Kind
 from sqlqueue.stats.texts import at_least
 
 OVERDUE_NAME = "overdue_work_items"
-OVERDUE_WORK = Kind(
-    OVERDUE_NAME, NOTE, gettext_lazy("Overdue work"), "work items", ONE_TOPIC, "sqlqueue_people.view_workitem"
-)
+OVERDUE_WORK = Kind(OVERDUE_NAME, NOTE, gettext_lazy("Overdue work"), "work items", ONE_TOPIC)
 # Index: (state, topic); (state, due_at).
 OPEN = """
     SELECT 0, topic, COUNT(*) FROM (SELECT topic FROM sqlqueue_work_item WHERE state = %s LIMIT %s)

@@ -3,14 +3,16 @@ messages that it publishes.
 
 Every change says which version of the item the person has seen, and raises WorkItemChanged if it has another one by
 now: of two people who decide at the same time one is refused. What does not suit the item's state raises
-InvalidMessage. The callers check permissions.
+InvalidMessage. The callers check permissions. All changes are called alike:
+
+    finish(number, version, by, *values, comment="")
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from functools import partial
+from functools import wraps
 from typing import Any
 
 from django.db.models import Value
@@ -18,17 +20,21 @@ from django.db.models import Value
 from sqlqueue.conf import settings
 from sqlqueue.contrib.people.exceptions import WorkItemChanged
 from sqlqueue.contrib.people.items import notice
-from sqlqueue.contrib.people.models import WorkItem, WorkItemEvent
-from sqlqueue.contrib.people.models.work_item import DONE, OPEN, REVIEW, USER_LENGTH
-from sqlqueue.contrib.people.models.work_item_event import (
+from sqlqueue.contrib.people.models import (
     APPROVED,
     ASSIGNED,
     COMMENTED,
     DEFERRED,
+    DONE,
     FINISHED,
+    OPEN,
     RELEASED,
+    REVIEW,
     SENT_BACK,
     SUBMITTED,
+    USER_LENGTH,
+    WorkItem,
+    WorkItemEvent,
 )
 from sqlqueue.contrib.people.topics import topic_options
 from sqlqueue.core.databases import numbered
@@ -46,22 +52,81 @@ COMMENT_LENGTH = 10_000  # characters
 HEAVY = ("payload", "headers", "body")
 CHANGED = "the work item has been changed meanwhile, by another person or in another window: look at it again"
 
-Change = Callable[[WorkItem], dict[str, Any]]  # the columns to change; it may refuse by InvalidMessage
+Change = Callable[..., dict[str, Any]]  # of the item, the user and values: the columns to change
 
 
-def assign(number: int, version: int, by: str, to: str, comment: str = "") -> None:
+def change(kind: str) -> Callable[[Change], Callable[..., None]]:
+    """Return a decorator: a function of an item, the user and values, which returns the columns to change, becomes the
+    whole change, a function of the item's number, its version, the user, the values and a comment. kind: of its event.
+    """
+
+    def decorator(columns: Change) -> Callable[..., None]:
+        @wraps(columns)
+        def changed(number: int, version: int, by: str, *values: Any, comment: str = "") -> None:
+            if kind == SENT_BACK and not comment.strip():
+                raise InvalidMessage("say in a comment why it is sent back")
+            _checked(by, comment)
+            log: Log = current_log()
+            retries.run(log, _changed, log, number, version, by, kind, columns, values, comment)
+
+        return changed
+
+    return decorator
+
+
+@change(ASSIGNED)
+def assign(item: WorkItem, by: str, to: str) -> dict[str, Any]:
     """Give an item, or its review, to a user."""
-    _change(number, version, by, ASSIGNED, partial(_assigned, to), comment)
+    if item.state == REVIEW and to == item.author:
+        raise InvalidMessage("another person than its author has to review it")
+    return {"assignee": to, "deferred_until": None}
 
 
-def release(number: int, version: int, by: str, comment: str = "") -> None:
+@change(RELEASED)
+def release(item: WorkItem, by: str) -> dict[str, Any]:
     """Give an item back: it is unassigned then, and no longer deferred."""
-    _change(number, version, by, RELEASED, partial(_assigned, ""), comment)
+    return {"assignee": "", "deferred_until": None}
 
 
-def defer(number: int, version: int, by: str, until: datetime, comment: str = "") -> None:
+@change(DEFERRED)
+def defer(item: WorkItem, by: str, until: datetime) -> dict[str, Any]:
     """Put an item of one's own, or an unassigned one, off until a time (aware, in the future): it is the user's."""
-    _change(number, version, by, DEFERRED, partial(_deferred, by, until), comment)
+    _check_own(item, by)
+    if until <= clock.now(current_log()):
+        raise InvalidMessage(f"an item can be deferred to a time in the future only, not to {until}")
+    # Not as Django would store it: the queue's columns have UTC, also with USE_TZ off.
+    return {"assignee": by, "deferred_until": Value(current_log().dialect.time(until))}
+
+
+@change(SUBMITTED)
+def submit(item: WorkItem, by: str, result: Any, reviewer: str = "") -> dict[str, Any]:
+    """Ask for a review of a result (JSON) before it is the decision. reviewer: the user to ask, "" for any."""
+    if reviewer == by:
+        raise InvalidMessage("another person has to review it")
+    _check_own(item, by)
+    return {"state": REVIEW, "assignee": reviewer, "author": by, "result": result, "deferred_until": None}
+
+
+@change(SENT_BACK)
+def send_back(item: WorkItem, by: str) -> dict[str, Any]:
+    """Refuse the result of an item in review: its author has it again. The comment says why."""
+    _check_reviewer(item, by)
+    return {"state": OPEN, "assignee": item.author}
+
+
+@change(APPROVED)
+def approve(item: WorkItem, by: str) -> dict[str, Any]:
+    """Make the result of an item in review the decision. Its author may not."""
+    _check_reviewer(item, by)
+    return {"state": DONE, "assignee": item.author, "finished_at": DatabaseNow()}
+
+
+@change(FINISHED)
+def finish(item: WorkItem, by: str, result: Any) -> dict[str, Any]:
+    """Make a result (JSON) the decision, without a review: of one's own item, or an unassigned one."""
+    _check_own(item, by)
+    changes = {"state": DONE, "assignee": by, "author": by, "result": result, "deferred_until": None}
+    return {**changes, "finished_at": DatabaseNow()}
 
 
 def add_comment(number: int, by: str, comment: str) -> None:
@@ -83,68 +148,6 @@ def _commented(log: Log, number: int, by: str, comment: str) -> None:
     _publish_notice(item, event)
 
 
-def submit(number: int, version: int, by: str, result: Any, reviewer: str = "", comment: str = "") -> None:
-    """Ask for a review of a result (JSON) before it is the decision. reviewer: the user to ask, "" for any."""
-    if reviewer == by:
-        raise InvalidMessage("another person has to review it")
-    _change(number, version, by, SUBMITTED, partial(_submitted, by, result, reviewer), comment, result)
-
-
-def send_back(number: int, version: int, by: str, comment: str) -> None:
-    """Refuse the result of an item in review: its author has it again. The comment says why."""
-    if not comment.strip():
-        raise InvalidMessage("say in a comment why it is sent back")
-    _change(number, version, by, SENT_BACK, partial(_sent_back, by), comment)
-
-
-def approve(number: int, version: int, by: str, comment: str = "") -> None:
-    """Make the result of an item in review the decision. Its author may not."""
-    _change(number, version, by, APPROVED, partial(_approved, by), comment)
-
-
-def finish(number: int, version: int, by: str, result: Any, comment: str = "") -> None:
-    """Make a result (JSON) the decision, without a review: of one's own item, or an unassigned one."""
-    _change(number, version, by, FINISHED, partial(_finished, by, result), comment, result)
-
-
-# -- what changes --------------------------------------------------------------------------------------------------
-
-
-def _assigned(to: str, item: WorkItem) -> dict[str, Any]:
-    if item.state == REVIEW and to and to == item.author:
-        raise InvalidMessage("another person than its author has to review it")
-    return {"assignee": to, "deferred_until": None}
-
-
-def _deferred(by: str, until: datetime, item: WorkItem) -> dict[str, Any]:
-    _check_own(item, by)
-    if until <= clock.now(current_log()):
-        raise InvalidMessage(f"an item can be deferred to a time in the future only, not to {until}")
-    # Not as Django would store it: the queue's columns have UTC, also with USE_TZ off.
-    return {"assignee": by, "deferred_until": Value(current_log().dialect.time(until))}
-
-
-def _submitted(by: str, result: Any, reviewer: str, item: WorkItem) -> dict[str, Any]:
-    _check_own(item, by)
-    return {"state": REVIEW, "assignee": reviewer, "author": by, "result": result, "deferred_until": None}
-
-
-def _sent_back(by: str, item: WorkItem) -> dict[str, Any]:
-    _check_reviewer(item, by)
-    return {"state": OPEN, "assignee": item.author}
-
-
-def _approved(by: str, item: WorkItem) -> dict[str, Any]:
-    _check_reviewer(item, by)
-    return {"state": DONE, "assignee": item.author, "finished_at": DatabaseNow()}
-
-
-def _finished(by: str, result: Any, item: WorkItem) -> dict[str, Any]:
-    _check_own(item, by)
-    changes = {"state": DONE, "assignee": by, "author": by, "result": result, "deferred_until": None}
-    return {**changes, "finished_at": DatabaseNow()}
-
-
 def _check_own(item: WorkItem, by: str) -> None:
     if item.state != OPEN:
         raise InvalidMessage("the item is in review: approve it, or send it back")
@@ -161,30 +164,22 @@ def _check_reviewer(item: WorkItem, by: str) -> None:
         raise InvalidMessage(f"the review is assigned to {item.assignee!r}: assign it to yourself first")
 
 
-# -- the transaction -----------------------------------------------------------------------------------------------
-
-
-def _change(number: int, version: int, by: str, kind: str, change: Change, comment: str, result: Any = None) -> None:
-    log: Log = current_log()
-    _checked(by, comment)
-    if result is not None:
-        check_result(log, encode(result, "result"), settings.MAX_PAYLOAD_BYTES)
-    retries.run(log, _changed, log, number, version, by, kind, change, comment, result)
-
-
 def _checked(by: str, comment: str) -> None:
     checked_text(by, "the user's name", USER_LENGTH)
     checked_text(comment, "the comment", COMMENT_LENGTH)
 
 
 def _changed(
-    log: Log, number: int, version: int, by: str, kind: str, change: Change, comment: str, result: Any
+    log: Log, number: int, version: int, by: str, kind: str, columns: Change, values: Sequence[Any], comment: str
 ) -> None:
     items = WorkItem.objects.using(log.alias)
     item = items.defer(*HEAVY).filter(pk=number).exclude(state=DONE).first()
     if item is None or item.version != version:
         raise WorkItemChanged(CHANGED)
-    changes = change(item)
+    changes = columns(item, by, *values)
+    result = changes.get("result")
+    if result is not None:
+        check_result(log, encode(result, "result"), settings.MAX_PAYLOAD_BYTES)
     checked_text(changes["assignee"], "the assignee's name", USER_LENGTH)
     now = {"version": version + 1, "updated_at": DatabaseNow()}
     # Two that read the same version: the second one waits here for the first one's commit, and finds no such row.

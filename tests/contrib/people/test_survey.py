@@ -70,8 +70,8 @@ def test_commands_and_the_overview_tell_them(work: None, staff: Callable[..., Cl
     html = page(staff("view_overview", "view_workitem"))
     assert "3 open work items · 2 overdue work items" in words(html)
     assert "2 work items of refunds are overdue." in words(html)
-    assert "/admin/sqlqueue_people/workitem/mine/" in html
-    assert "of refunds are overdue" not in words(page(staff("view_overview")))
+    assert "/admin/sqlqueue_people/mywork/" in html
+    assert "/admin/sqlqueue_people/" not in page(staff("view_overview"))
 
 
 def test_without_any_nothing_is_said(work: None, staff: Callable[..., Client]) -> None:

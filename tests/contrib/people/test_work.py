@@ -60,7 +60,7 @@ def now(item: WorkItem) -> tuple[str, str, int]:
 
 def test_a_case_from_hand_to_hand() -> None:
     item = item_of()
-    work.assign(item.pk, 0, "boss", "bob", "please")
+    work.assign(item.pk, 0, "boss", "bob", comment="please")
     assert now(item) == ("open", "bob", 1)
     work.release(item.pk, 1, "bob")
     later = timezone.now() + timedelta(days=1)
@@ -71,7 +71,7 @@ def test_a_case_from_hand_to_hand() -> None:
     work.submit(item.pk, 3, "cy", {"pay": 700}, "dora")
     assert now(item) == ("review", "dora", 4)
     assert (item.author, item.result, item.deferred_until) == ("cy", {"pay": 700}, None)
-    work.send_back(item.pk, 4, "dora", "too much")
+    work.send_back(item.pk, 4, "dora", comment="too much")
     assert now(item) == ("open", "cy", 5)
     work.submit(item.pk, 5, "cy", {"pay": 600})
     assert now(item) == ("review", "", 6)
@@ -99,7 +99,7 @@ def test_a_case_from_hand_to_hand() -> None:
 
 def test_done_at_once_by_whoever_takes_it() -> None:
     item = item_of()
-    work.finish(item.pk, 0, "bob", {"pay": 1}, "clear")
+    work.finish(item.pk, 0, "bob", {"pay": 1}, comment="clear")
     assert now(item) == ("done", "bob", 1)
     assert Message.objects.get().payload == {"pay": 1}
     assert events() == [("done", "bob", "bob", "clear")]
@@ -136,12 +136,12 @@ def test_of_two_people_who_decide_at_the_same_time_one_is_refused(monkeypatch: p
     """Both have read the version before either changes it."""
     item = item_of()
     both, ended = threading.Barrier(2), []
-    plain = work._finished
+    plain = work._check_own
 
-    def finished(by: str, result: Any, seen: WorkItem) -> dict[str, Any]:
+    def check(seen: WorkItem, by: str) -> None:
         if connection.vendor != "sqlite":  # whose second transaction begins when the first has ended
             both.wait(30)
-        return plain(by, result, seen)
+        plain(seen, by)
 
     def decide(by: str) -> None:
         try:
@@ -152,7 +152,7 @@ def test_of_two_people_who_decide_at_the_same_time_one_is_refused(monkeypatch: p
         finally:
             connection.close()
 
-    monkeypatch.setattr(work, "_finished", finished)
+    monkeypatch.setattr(work, "_check_own", check)
     threads = [threading.Thread(target=decide, args=[by]) for by in ("bob", "cy")]
     for thread in threads:
         thread.start()
@@ -181,7 +181,7 @@ def test_a_decision_that_cannot_be_published_leaves_the_item_as_it_was(settings:
         ({"state": "review", "author": "bob"}, lambda pk: work.approve(pk, 0, "bob"), "another person"),
         ({"state": "review", "author": "bob"}, lambda pk: work.assign(pk, 0, "cy", "bob"), "another person"),
         ({"state": "review", "assignee": "cy"}, lambda pk: work.approve(pk, 0, "bob"), "assigned to 'cy'"),
-        ({"state": "review"}, lambda pk: work.send_back(pk, 0, "bob", " "), "why"),
+        ({"state": "review"}, lambda pk: work.send_back(pk, 0, "bob", comment=" "), "why"),
         ({}, lambda pk: work.submit(pk, 0, "bob", {}, "bob"), "another person"),
         ({}, lambda pk: work.defer(pk, 0, "bob", timezone.now()), "future"),
         ({}, lambda pk: work.add_comment(pk, "bob", " "), "text"),
@@ -252,7 +252,7 @@ class TestNotices:
 
     def test_whoever_should_know_is_told_by_a_message(self, settings: Any) -> None:
         item = item_of()
-        work.assign(item.pk, 0, "boss", "bob", "please")
+        work.assign(item.pk, 0, "boss", "bob", comment="please")
         work.add_comment(item.pk, "cy", "hm")
         work.finish(item.pk, 1, "bob", {})
         told = [message.payload for message in Message.objects.filter(topic="told").order_by("offset")]

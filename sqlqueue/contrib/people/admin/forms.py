@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 from django import forms
 from django.core.exceptions import ValidationError
@@ -14,8 +14,7 @@ from django.utils.translation import gettext_lazy
 from sqlqueue.admin.cells import editable
 from sqlqueue.admin.times import MomentField
 from sqlqueue.contrib.people.admin.permissions import REVIEW, WORK, user_named
-from sqlqueue.contrib.people.models import WorkItem
-from sqlqueue.contrib.people.models.work_item import USER_LENGTH
+from sqlqueue.contrib.people.models import USER_LENGTH, WorkItem
 from sqlqueue.contrib.people.topics import topic_options
 from sqlqueue.contrib.people.work import COMMENT_LENGTH
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
@@ -83,7 +82,11 @@ class LinesField(forms.CharField):
         return found.replace("\r\n", "\n") if isinstance(found, str) else found
 
 
-class _WithComment(forms.Form):
+class CommentForm(forms.Form):
+    """The comment to what is done with an item. needed: it cannot be left out."""
+
+    needed: ClassVar[bool] = False
+
     comment = forms.CharField(
         label=gettext_lazy("Comment"),
         max_length=COMMENT_LENGTH,
@@ -91,59 +94,41 @@ class _WithComment(forms.Form):
         widget=forms.Textarea({"rows": 3}),
     )
 
-
-class CommentForm(_WithComment):
-    """A comment that is needed: alone, or why a result is sent back."""
-
-    def __init__(self, item: WorkItem, data: Mapping[str, Any] | None = None) -> None:
-        super().__init__(data, auto_id="comment_%s")
-        self.fields["comment"].required = True
+    def __init__(self, item: WorkItem, data: Mapping[str, Any] | None = None, **options: Any) -> None:
+        super().__init__(data, **options)
+        self.fields["comment"].required = self.needed
 
 
-class ReviewForm(_WithComment):
-    """A review; to send a result back needs a comment."""
+class NeededCommentForm(CommentForm):
+    """A comment that is needed."""
 
-    def __init__(self, item: WorkItem, data: Mapping[str, Any] | None = None) -> None:
-        super().__init__(data, auto_id="review_%s")
-
-
-class TakeForm(_WithComment):
-    """To take an item, or to release it."""
-
-    def __init__(self, item: WorkItem, data: Mapping[str, Any] | None = None) -> None:
-        super().__init__(data, auto_id="take_%s")
+    needed = True
 
 
-class AssignForm(_WithComment):
+class AssignForm(CommentForm):
     """To give an item, or its review, to another user."""
 
-    def __init__(self, item: WorkItem, data: Mapping[str, Any] | None = None) -> None:
-        super().__init__(data, auto_id="assign_%s")
+    def __init__(self, item: WorkItem, data: Mapping[str, Any] | None = None, **options: Any) -> None:
+        super().__init__(item, data, **options)
         codenames = (REVIEW,) if item.state == "review" else (WORK,)
         user = UserField(item, codenames, label=gettext_lazy("User"), help_text=gettext_lazy("The user's name."))
         self.fields = {"user": user, **self.fields}
 
 
-class LaterForm(_WithComment):
+class LaterForm(CommentForm):
     """Until when an item is put off."""
 
-    until = MomentField(
-        label=gettext_lazy("Until"),
-        help_text=gettext_lazy("in this site's time zone"),
-    )
+    until = MomentField(label=gettext_lazy("Until"), help_text=gettext_lazy("in this site's time zone"))
     field_order = ("until", "comment")
 
-    def __init__(self, item: WorkItem, data: Mapping[str, Any] | None = None) -> None:
-        super().__init__(data, auto_id="later_%s")
 
-
-class DecisionForm(_WithComment):
+class DecisionForm(CommentForm):
     """What is decided. Its fields are those of the payload type of the topic of decisions, or else of the item's own
     topic; without one it is JSON. It begins with the payload, over which go the values that the handler has filled in,
     or with what was submitted last."""
 
-    def __init__(self, item: WorkItem, data: Mapping[str, Any] | None = None) -> None:
-        super().__init__(data, auto_id="decision_%s")
+    def __init__(self, item: WorkItem, data: Mapping[str, Any] | None = None, **options: Any) -> None:
+        super().__init__(item, data, **options)
         self._kind = _type(item)
         values = _values(item)
         own: dict[str, forms.Field] = {}
@@ -165,22 +150,20 @@ class DecisionForm(_WithComment):
         self.fields = {**named, "reviewer": reviewer, **self.fields}
 
     def clean(self) -> dict[str, Any]:
-        """Refuse what does not fit the payload type."""
-        cleaned = super().clean() or self.cleaned_data
-        if self._kind is not None and not self.errors:
+        """Add the result: the decision, as JSON has it, without what was left empty and is not required. Refuse one
+        that does not fit the payload type."""
+        cleaned = self.cleaned_data
+        if self.errors:
+            return cleaned
+        values = {name: cleaned[PREFIX + name] for name in self._names}
+        result = {name: value for name, value in values.items() if value not in (None, "") or name in self._needed}
+        cleaned["result"] = result if self._names else cleaned[WHOLE]
+        if self._kind is not None:
             try:
-                self._kind.convert(self.result)
+                self._kind.convert(cleaned["result"])
             except PayloadMismatch as error:
                 raise ValidationError(str(error)) from None
         return cleaned
-
-    @property
-    def result(self) -> Any:
-        """The decision, as JSON has it. What was left empty and is not required is left out."""
-        if not self._names:
-            return self.cleaned_data[WHOLE]
-        values = {name: self.cleaned_data[PREFIX + name] for name in self._names}
-        return {name: value for name, value in values.items() if value not in (None, "") or name in self._needed}
 
 
 def _type(item: WorkItem) -> Any:
@@ -211,7 +194,7 @@ def _fields(schema: dict[str, Any], values: Mapping[str, Any]) -> tuple[dict[str
     fields = {}
     for name, described in found.get("properties", {}).items():
         value = values[name] if name in values else described.get("default")
-        fields[name] = _field(_property(name, described, inner, name in needed), value)
+        fields[name] = _field(name, described, inner, name in needed, value)
         if value == "" and name in values:  # it fits as it is
             fields[name].required = False
         fields[name].initial = value
@@ -224,48 +207,32 @@ def _resolved(schema: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-class _Property(NamedTuple):
-    """A property: its schema without what allows null; nullable: it may be null; required: its field must be filled."""
-
-    schema: dict[str, Any]
-    nullable: bool
-    required: bool
-    options: dict[str, Any]  # of its form field
-
-
-def _property(name: str, described: dict[str, Any], inner: dict[str, Any], needed: bool) -> _Property:
+def _field(name: str, described: dict[str, Any], inner: dict[str, Any], needed: bool, value: Any) -> forms.Field:
+    """Return the form field of a property of a JSON Schema: a choice, a box, a number, a text, or else JSON."""
     schema = _resolved(described, inner)
     kinds = schema.get("anyOf", ())
     choices = [_resolved(one, inner) for one in kinds if one.get("type") != "null"]
     nullable = len(choices) < len(kinds) or None in schema.get("enum", ()) or not schema.keys() - UNTYPED
     if len(choices) == 1:
         schema = {**schema, **choices[0]}
-    required = needed and not nullable
-    options = {"label": described.get("title", name), "required": required}
+    options: dict[str, Any] = {"label": described.get("title", name), "required": needed and not nullable}
     options |= {"help_text": schema["description"]} if "description" in schema else {}
-    return _Property(schema, nullable, required, options)
-
-
-def _field(found: _Property, value: Any) -> forms.Field:
-    schema, options = found.schema, found.options
     listed = {str(one): one for one in schema.get("enum", ()) if one is not None}
     if listed and all(type(one) in (str, int) for one in listed.values()):
-        blank = [] if found.required and str(value) in listed else [("", "–")]  # none is chosen unsaid
-        choices = [*blank, *((text, text) for text in listed)]
-        return forms.TypedChoiceField(choices=choices, coerce=listed.__getitem__, empty_value=None, **options)
+        blank = [] if options["required"] and str(value) in listed else [("", "–")]  # none is chosen unsaid
+        texts = [*blank, *((text, text) for text in listed)]
+        return forms.TypedChoiceField(choices=texts, coerce=listed.__getitem__, empty_value=None, **options)
     kind = schema.get("type")
+    if kind == "boolean" and nullable:
+        return forms.NullBooleanField(**options)
     if kind == "boolean":
-        return (
-            forms.NullBooleanField(**options)
-            if found.nullable
-            else forms.BooleanField(**{**options, "required": False})
-        )
+        return forms.BooleanField(**{**options, "required": False})
     if kind == "integer":
         return forms.IntegerField(min_value=schema.get("minimum"), max_value=schema.get("maximum"), **options)
     if kind == "number":
         return forms.FloatField(**options)
     if kind == "string" and "contentEncoding" not in schema:
         text_field = LinesField if "\n" in str(value) else forms.CharField
-        empty = None if found.nullable else ""
+        empty = None if nullable else ""
         return text_field(max_length=schema.get("maxLength"), strip=False, empty_value=empty, **options)
     return JSONTextField(**options)

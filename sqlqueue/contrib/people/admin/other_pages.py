@@ -1,37 +1,34 @@
-"""What people's work adds to other pages: the entry of a person's own work in the index, a section of a message's page,
-and the link of the finding that work is overdue."""
+"""What people's work adds to other pages: a section of a message's page, and the link of the finding that work is
+overdue."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from django.contrib.admin import AdminSite
 from django.http import HttpRequest
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from sqlqueue.admin import attention, messages
-from sqlqueue.admin.navigation import Entry, page_entry
+from sqlqueue.admin import messages, overview
 from sqlqueue.contrib.people.admin.permissions import SEEN_BY, closed_topics
 from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.contrib.people.survey import OVERDUE_ITEMS
 from sqlqueue.database.log import current_log
 
 APP = "sqlqueue_people"
-MINE = f"{APP}_workitem_mine"
+MINE = f"{APP}_mywork_changelist"
 MOST_ITEMS = 100  # on the page of a message: a group makes another one only after a rewind
 
 
-def with_my_work(site: AdminSite, request: HttpRequest, entries: list[Entry]) -> list[Entry]:
-    """Return the app's entries of an index, the page of a person's own work first."""
-    return [*page_entry(site, "MyWork", _("My work"), MINE), *entries] if entries else entries
+def _sees_items(request: HttpRequest) -> bool:
+    return any(request.user.has_perm(f"{APP}.{one}") for one in SEEN_BY)
 
 
 def section_of_message(request: HttpRequest, offsets: Collection[int]) -> str:
     """Return the section of a message's page: the items that groups have made of it, or of its dead letter, as far as
     the user may see them, the newest MOST_ITEMS."""
-    if not any(request.user.has_perm(f"{APP}.{one}") for one in SEEN_BY):
+    if not _sees_items(request):
         return ""
     items = WorkItem.objects.using(current_log().alias).filter(message_offset__in=sorted(offsets))
     seen = items.exclude(topic__in=closed_topics(request.user)).order_by("-message_offset", "-pk")
@@ -40,10 +37,12 @@ def section_of_message(request: HttpRequest, offsets: Collection[int]) -> str:
     return render_to_string(f"admin/{APP}/message_section.html", context, request)
 
 
-def link_to_mine(request: HttpRequest) -> attention.Link:
-    """Return the link of the finding."""
+def link_to_mine(request: HttpRequest) -> overview.Link:
+    """Return the link of the finding, without a URL for users who see no work items."""
+    if not _sees_items(request):
+        return _("My work"), ""
     return _("My work"), reverse(f"admin:{MINE}", current_app=getattr(request, "current_app", "admin"))
 
 
 messages.SECTIONS.append(section_of_message)
-attention.LINKS[OVERDUE_ITEMS.name] = link_to_mine
+overview.LINKS[OVERDUE_ITEMS.name] = link_to_mine

@@ -18,11 +18,10 @@ from django.utils.translation import gettext_lazy
 
 from sqlqueue.admin.cells import download, harmless, indented, key_id, tag
 from sqlqueue.admin.lists import KeysetAdmin
-from sqlqueue.admin.navigation import arrange_app
-from sqlqueue.admin.pages import page_url, remember_change, show, user_name
+from sqlqueue.admin.pages import ReadOnlyAdmin, page_url, remember_change, show, user_name
 from sqlqueue.contrib.people import work
-from sqlqueue.contrib.people.admin.forms import AssignForm, CommentForm, DecisionForm, LaterForm, ReviewForm, TakeForm
-from sqlqueue.contrib.people.admin.other_pages import APP, MINE, with_my_work
+from sqlqueue.contrib.people.admin.forms import AssignForm, CommentForm, DecisionForm, LaterForm, NeededCommentForm
+from sqlqueue.contrib.people.admin.other_pages import APP, MINE
 from sqlqueue.contrib.people.admin.permissions import (
     ASSIGN,
     REVIEW,
@@ -34,9 +33,8 @@ from sqlqueue.contrib.people.admin.permissions import (
     team_topics,
 )
 from sqlqueue.contrib.people.exceptions import WorkItemChanged
-from sqlqueue.contrib.people.models import WorkItem
-from sqlqueue.contrib.people.models.work_item import DONE, OPEN
-from sqlqueue.contrib.people.models.work_item import REVIEW as IN_REVIEW
+from sqlqueue.contrib.people.models import DONE, OPEN, MyWork, WorkItem
+from sqlqueue.contrib.people.models import REVIEW as IN_REVIEW
 from sqlqueue.contrib.people.own_work import HEAVY, LATER, MOST_LISTED, OVERDUE, OWN, TEAM, UNASSIGNED, own_work
 from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import SqlqueueError
@@ -55,81 +53,65 @@ HEADINGS = {
 
 
 class Deed(NamedTuple):
-    """Something that a person may do with an item: the form for it, who may, and the operation."""
+    """Something that a person may do with an item. run: takes the item's number, its version, the user, the values of
+    the form that are named, and the comment; done: the sentence that says so."""
 
-    form: Callable[..., Any]
+    form: type[CommentForm]
     codenames: tuple[str, ...]
-    run: Callable[[WorkItem, int, str, Any], None]
-    done: Any  # the sentence
+    run: Callable[..., None]
+    done: Any
+    values: tuple[str, ...] = ()
 
 
-def _later(item: WorkItem, version: int, by: str, form: Any) -> None:
-    work.defer(item.pk, version, by, form.cleaned_data["until"], form.cleaned_data["comment"])
+def _take(number: int, version: int, by: str, comment: str) -> None:
+    work.assign(number, version, by, by, comment=comment)
 
 
-def _assign(item: WorkItem, version: int, by: str, form: Any) -> None:
-    work.assign(item.pk, version, by, form.cleaned_data["user"], form.cleaned_data["comment"])
-
-
-def _submit(item: WorkItem, version: int, by: str, form: Any) -> None:
-    values = form.cleaned_data
-    work.submit(item.pk, version, by, form.result, values["reviewer"], values["comment"])
+def _add_comment(number: int, version: int, by: str, comment: str) -> None:
+    work.add_comment(number, by, comment)
 
 
 DEEDS = {
-    "take": Deed(
-        TakeForm,
-        (WORK, REVIEW),
-        lambda item, version, by, form: work.assign(item.pk, version, by, by, form.cleaned_data["comment"]),
-        gettext_lazy("It is yours now."),
-    ),
-    "release": Deed(
-        TakeForm,
-        (WORK, REVIEW),
-        lambda item, version, by, form: work.release(item.pk, version, by, form.cleaned_data["comment"]),
-        gettext_lazy("It is unassigned now."),
-    ),
-    "assign": Deed(AssignForm, (ASSIGN,), _assign, gettext_lazy("It is assigned.")),
-    "later": Deed(LaterForm, (WORK,), _later, gettext_lazy("It is put off.")),
-    "finish": Deed(
-        DecisionForm,
-        (WORK,),
-        lambda item, version, by, form: work.finish(item.pk, version, by, form.result, form.cleaned_data["comment"]),
-        gettext_lazy("It is done."),
-    ),
-    "submit": Deed(DecisionForm, (WORK,), _submit, gettext_lazy("A review is asked for.")),
-    "approve": Deed(
-        ReviewForm,
-        (REVIEW,),
-        lambda item, version, by, form: work.approve(item.pk, version, by, form.cleaned_data["comment"]),
-        gettext_lazy("It is approved, and done."),
-    ),
-    "send-back": Deed(
-        ReviewForm,
-        (REVIEW,),
-        lambda item, version, by, form: work.send_back(item.pk, version, by, form.cleaned_data["comment"]),
-        gettext_lazy("It is sent back."),
-    ),
-    "comment": Deed(
-        CommentForm,
-        (WORK, REVIEW, ASSIGN),
-        lambda item, version, by, form: work.add_comment(item.pk, by, form.cleaned_data["comment"]),
-        gettext_lazy("The comment is added."),
-    ),
+    "take": Deed(CommentForm, (WORK, REVIEW), _take, gettext_lazy("It is yours now.")),
+    "release": Deed(CommentForm, (WORK, REVIEW), work.release, gettext_lazy("It is unassigned now.")),
+    "assign": Deed(AssignForm, (ASSIGN,), work.assign, gettext_lazy("It is assigned."), ("user",)),
+    "later": Deed(LaterForm, (WORK,), work.defer, gettext_lazy("It is put off."), ("until",)),
+    "finish": Deed(DecisionForm, (WORK,), work.finish, gettext_lazy("It is done."), ("result",)),
+    "submit": Deed(DecisionForm, (WORK,), work.submit, gettext_lazy("A review is asked for."), ("result", "reviewer")),
+    "approve": Deed(CommentForm, (REVIEW,), work.approve, gettext_lazy("It is approved, and done.")),
+    "send-back": Deed(CommentForm, (REVIEW,), work.send_back, gettext_lazy("It is sent back.")),
+    "comment": Deed(NeededCommentForm, (WORK, REVIEW, ASSIGN), _add_comment, gettext_lazy("The comment is added.")),
 }
+SAME_FORM = {"submit": "finish", "send-back": "approve"}
 
 
-@admin.register(WorkItem)
-class WorkItemAdmin(KeysetAdmin):
-    """The list of the items that the user may see, newest first."""
+def permitted(request: HttpRequest, item: WorkItem, name: str) -> bool:
+    """Tell whether the user may do this with an item. What another person has is for those who assign."""
+    codenames = DEEDS[name].codenames
+    if name in ("take", "release"):
+        codenames = (REVIEW,) if item.state == IN_REVIEW else (WORK,)
+        if item.assignee not in ("", user_name(request)) and not may_on(request.user, item.topic, ASSIGN):
+            return False
+    return may_on(request.user, item.topic, *codenames)
 
-    change_list_template = "admin/sqlqueue_people/work_items.html"
-    list_display = ("id", "topic", "why", "key_and_id", "status", "assigned_to", "due_at", "handed_over_at")
-    list_filter = ("state",)
 
-    def __init__(self, model: type[WorkItem], admin_site: admin.AdminSite) -> None:
-        super().__init__(model, admin_site)
-        arrange_app(admin_site, APP, with_my_work)
+def fitting(item: WorkItem, user: str) -> list[str]:
+    """Return what makes sense to do with an item, whose forms its page shows to a user."""
+    own = item.assignee in ("", user)
+    fits = {
+        "take": item.state != DONE and item.assignee != user and (item.state == OPEN or item.author != user),
+        "release": item.state != DONE and item.assignee != "",
+        "assign": item.state != DONE,
+        "later": item.state == OPEN and own,
+        "finish": item.state == OPEN and own,
+        "approve": item.state == IN_REVIEW and own and item.author != user,
+        "comment": True,
+    }
+    return [name for name in fits if fits[name]]
+
+
+class SeenByPeople(ReadOnlyAdmin):
+    """A page for all who may see items."""
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Tell whether the user may see items at all, or this one."""
@@ -140,6 +122,15 @@ class WorkItemAdmin(KeysetAdmin):
     def has_module_permission(self, request: HttpRequest) -> bool:
         """Tell whether the user finds the list in the index."""
         return self.has_view_permission(request)
+
+
+@admin.register(WorkItem)
+class WorkItemAdmin(SeenByPeople, KeysetAdmin):
+    """The list of the items that the user may see, newest first."""
+
+    change_list_template = "admin/sqlqueue_people/work_items.html"
+    list_display = ("id", "topic", "why", "key_and_id", "status", "assigned_to", "due_at", "handed_over_at")
+    list_filter = ("state",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[WorkItem]:
         """Return the items of the topics that the user may see, without what is large."""
@@ -166,27 +157,14 @@ class WorkItemAdmin(KeysetAdmin):
         return item.assignee or "–"
 
     def get_urls(self) -> list[URLPattern]:
-        """Add the page of a person's own work, and that of bytes."""
-        protected = self.admin_site.admin_view
-        return [
-            path("mine/", protected(self.mine_view), name=MINE),
-            path("<int:number>/body/", protected(self.body_view), name="sqlqueue_people_workitem_body"),
-            *super().get_urls(),
-        ]
+        """Add the download of bytes."""
+        body = self.admin_site.admin_view(self.body_view)
+        return [path("<int:number>/body/", body, name="sqlqueue_people_workitem_body"), *super().get_urls()]
 
     def body_view(self, request: HttpRequest, number: int) -> HttpResponse:
         """Return the bytes of an item as a file to save."""
         require_on(request, self._item(request, str(number)).topic, *SEEN_BY)
-        return download(WorkItem, number)
-
-    def mine_view(self, request: HttpRequest) -> HttpResponse:
-        """Show what the user has to do: what is due, the user's own, what is put off, the teams', the unassigned."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        user = request.user
-        found = own_work(current_log(), user_name(request), team_topics(user), closed_topics(user))
-        context = {"sections": [(HEADINGS[one.name], one) for one in found], "most": MOST_LISTED}
-        return show(self, request, "my_work", _("My work"), context, APP)
+        return download(self.log, WorkItem, number)
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
@@ -199,14 +177,16 @@ class WorkItemAdmin(KeysetAdmin):
         name, version = request.POST.get("deed", ""), request.POST.get("version", "")
         if name not in DEEDS or not (version.isascii() and version.isdigit() and len(version) < 10):
             raise BadRequest("deed and version say what to do with a work item")
-        self._check(request, item, name)
+        if not permitted(request, item, name):
+            raise PermissionDenied
         deed = DEEDS[name]
-        form = deed.form(item, request.POST)
+        form = _form(item, name, request.POST)
         if form.is_valid():
             try:
                 if name != "comment" and int(version) != item.version:  # the permission is of the item as it was read
                     raise WorkItemChanged(work.CHANGED)
-                deed.run(item, int(version), user_name(request), form)
+                values, comment = [form.cleaned_data[one] for one in deed.values], form.cleaned_data["comment"]
+                deed.run(item.pk, int(version), user_name(request), *values, comment=comment)
             except SqlqueueError as error:
                 form.add_error(None, str(error))
                 item = self._item(request, object_id)  # as it is now
@@ -223,44 +203,16 @@ class WorkItemAdmin(KeysetAdmin):
             raise Http404
         return item
 
-    def _check(self, request: HttpRequest, item: WorkItem, name: str) -> None:
-        """Raise PermissionDenied if the user may not do this. What another person has is for those who assign."""
-        codenames = DEEDS[name].codenames
-        if name in ("take", "release"):
-            codenames = (REVIEW,) if item.state == IN_REVIEW else (WORK,)
-            if item.assignee not in ("", user_name(request)):
-                require_on(request, item.topic, ASSIGN)
-        require_on(request, item.topic, *codenames)
-
-    def _may(self, request: HttpRequest, item: WorkItem, name: str) -> bool:
-        try:
-            self._check(request, item, name)
-        except PermissionDenied:
-            return False
-        return True
-
     def _page(self, request: HttpRequest, item: WorkItem, bound: Mapping[str, forms.Form]) -> HttpResponse:
-        me = user_name(request)
-        own = item.assignee in ("", me)
-        fitting = {
-            "take": item.state != DONE and item.assignee != me and (item.state == OPEN or item.author != me),
-            "release": item.state != DONE and item.assignee != "",
-            "assign": item.state != DONE,
-            "later": item.state == OPEN and own,
-            "finish": item.state == OPEN and own,
-            "approve": item.state == IN_REVIEW and own and item.author != me,
-            "comment": True,
-        }
-        shown = {name: DEEDS[name] for name, fits in fitting.items() if fits and self._may(request, item, name)}
-        same = {"submit": "finish", "send-back": "approve"}
-        given = {same.get(name, name): form for name, form in bound.items()}
+        shown = [name for name in fitting(item, user_name(request)) if permitted(request, item, name)]
+        given = {SAME_FORM.get(name, name): form for name, form in bound.items()}
         errors = [error for name, form in given.items() if name not in shown for error in form.non_field_errors()]
         found = item.events.using(current_log().alias).order_by("-pk")[: MOST_EVENTS + 1]
         events = list(found)
         context = {
             "item": item,
             "errors": errors,
-            "forms": {name: given.get(name) or deed.form(item) for name, deed in shown.items()},
+            "forms": {name: given.get(name) or _form(item, name) for name in shown},
             "payload": _text(item.payload),
             "filled_in": None if item.form is None else _text(item.form),
             "result": None if item.result is None else _text(item.result),
@@ -278,6 +230,24 @@ class WorkItemAdmin(KeysetAdmin):
         request.current_app = self.admin_site.name
         messages_there = Message.objects.using(current_log().alias).filter(pk=item.message_offset)
         return page_url(request, "message", "change", item.message_offset) if messages_there.exists() else ""
+
+
+@admin.register(MyWork)
+class MyWorkAdmin(SeenByPeople):
+    """A page instead of a list."""
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show what the user has to do: what is due, the user's own, what is put off, the teams', the unassigned."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        user = request.user
+        found = own_work(current_log(), user_name(request), team_topics(user), closed_topics(user))
+        context = {"sections": [(HEADINGS[one.name], one) for one in found], "most": MOST_LISTED}
+        return show(self, request, "my_work", _("My work"), context, APP)
+
+
+def _form(item: WorkItem, name: str, data: Mapping[str, Any] | None = None) -> CommentForm:
+    return DEEDS[name].form(item, data, auto_id=f"{name}_%s")
 
 
 def _text(value: Any) -> str:

@@ -113,4 +113,17 @@ class Migration(migrations.Migration):
                 "db_table": "sqlqueue_work_item_event",
             },
         ),
+        migrations.CreateModel(
+            name="MyWork",
+            fields=[],
+            options={
+                "verbose_name": "My work",
+                "verbose_name_plural": "My work",
+                "proxy": True,
+                "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("sqlqueue_people.workitem",),
+        ),
     ]

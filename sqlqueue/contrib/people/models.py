@@ -1,4 +1,4 @@
-"""Work items: messages that people work on."""
+"""The tables of people's work: work items, and their audit trail."""
 
 from __future__ import annotations
 
@@ -13,6 +13,19 @@ USER_LENGTH = 150  # characters of a user's name
 OPEN, REVIEW, DONE = "open", "review", "done"
 UNFINISHED = (OPEN, REVIEW)
 STATES = [(OPEN, _("open")), (REVIEW, _("in review")), (DONE, _("done"))]
+
+ASSIGNED, RELEASED, DEFERRED, COMMENTED = "assigned", "released", "deferred", "commented"
+SUBMITTED, SENT_BACK, APPROVED, FINISHED = "submitted", "sent back", "approved", "done"
+KINDS = [
+    (ASSIGNED, _("assigned")),
+    (RELEASED, _("released")),
+    (DEFERRED, _("deferred")),
+    (COMMENTED, _("commented")),
+    (SUBMITTED, _("review asked for")),
+    (SENT_BACK, _("sent back")),
+    (APPROVED, _("approved")),
+    (FINISHED, _("done")),
+]
 
 
 class WorkItem(models.Model):
@@ -78,3 +91,37 @@ class WorkItem(models.Model):
 
     def __str__(self) -> str:
         return f"{self.topic} #{self.pk}"
+
+
+class WorkItemEvent(models.Model):
+    """What a person has done to a work item: written in the transaction of the change, and never changed.
+
+    made_by: the user; assignee: who had the item from then on; result: the form's values, where they were submitted.
+    """
+
+    item = models.ForeignKey(WorkItem, on_delete=models.CASCADE, related_name="events", verbose_name=_("work item"))
+    kind = ExactField(_("kind"), max_length=20, choices=KINDS)
+    made_by = ExactField(_("made by"), max_length=USER_LENGTH)
+    assignee = ExactField(_("assignee"), max_length=USER_LENGTH, db_default="")
+    comment = UnicodeTextField(_("comment"), null=True)  # MySQL's TEXT has no plain default
+    result = ShownJSON(_("result"), null=True)
+    deferred_until = models.DateTimeField(_("deferred until"), null=True)
+    made_at = models.DateTimeField(_("made at"), db_default=DatabaseNow())
+
+    class Meta:
+        db_table = "sqlqueue_work_item_event"
+        verbose_name = _("event of a work item")
+        verbose_name_plural = _("events of work items")
+
+    def __str__(self) -> str:
+        return f"{self.kind} by {self.made_by}"
+
+
+class MyWork(WorkItem):
+    """A proxy without a table: it lists the page of a person's own work in the admin's index."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name = _("My work")
+        verbose_name_plural = _("My work")
