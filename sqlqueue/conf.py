@@ -20,12 +20,17 @@ from sqlqueue.core.relay import is_relay_topic
 from sqlqueue.core.settings import HealthLimits, ParsedSetting, QueueOptions, TopicOptions, read
 from sqlqueue.exceptions import ConfigurationError
 
+OF_SETTING = ("home", "aliases", "several")
 _at_work: ContextVar[str] = ContextVar("sqlqueue_database", default="")  # the alias of the log that is worked on
 
 
 class Settings:
     """The validated settings as attributes: `settings.LEASE_DURATION`. Reading one raises ConfigurationError if any is
     wrong."""
+
+    home: str  # the alias that the setting names: of the log that has tasks, batches and schedules
+    aliases: tuple[str, ...]  # of all databases that have a log, `home` first
+    several: bool  # whether there are several logs
 
     def __init__(self) -> None:
         # Returns the topics that another setting declares (TASKS), each with the priorities that it has unless TOPICS
@@ -38,24 +43,21 @@ class Settings:
         return read(getattr(django_settings, "SQLQUEUE", {}))
 
     @cached_property
-    def _read(self) -> ParsedSetting:
+    def reading(self) -> ParsedSetting:
+        """The setting as it was read; another object once it has been read again."""
         if problems := self.problems():
             raise ConfigurationError("; ".join(problems))
         return self._parsed
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in QueueOptions.__dataclass_fields__:
+        if name not in OF_SETTING and name not in QueueOptions.__dataclass_fields__:
             raise AttributeError(name)
-        found = self._read
-        value = self.__dict__[name] = getattr(found.options, name)  # so that it is an attribute until forget()
-        if self.__dict__.get("_read") is not found:  # which another thread has called meanwhile
+        found = self.reading
+        # So that it is an attribute until forget().
+        value = self.__dict__[name] = getattr(found if name in OF_SETTING else found.options, name)
+        if self.__dict__.get("reading") is not found:  # which another thread has called meanwhile
             self.__dict__.pop(name, None)
         return value
-
-    @property
-    def reading(self) -> ParsedSetting:
-        """The setting as it was read; another object once it has been read again."""
-        return self._read
 
     # -- databases ----------------------------------------------------------------------------------------------------
 
@@ -64,21 +66,6 @@ class Settings:
         """The alias of the log that is worked on: the one that this process serves, or this context is on (see `at`),
         else `home`."""
         return _at_work.get() or self._served or self.home
-
-    @property
-    def home(self) -> str:
-        """The alias that the setting names: of the log that has tasks, batches and schedules."""
-        return str(self._read.options.DATABASE)
-
-    @property
-    def aliases(self) -> tuple[str, ...]:
-        """The aliases of all databases that have a log, `home` first: those that topics name."""
-        return self._read.aliases
-
-    @property
-    def several(self) -> bool:
-        """Whether there are several logs."""
-        return len(self._read.aliases) > 1
 
     def label(self, alias: str) -> str:
         """Return an alias as it is shown where there are several logs; "" if there is one only."""
@@ -89,7 +76,7 @@ class Settings:
         their topic's messages are; what is on its way to a database is on each other one."""
         if is_relay_topic(topic):
             return (self.DATABASE,)
-        named = self._read.topics.get(topic.removesuffix(DEAD_LETTER_SUFFIX))
+        named = self.reading.topics.get(topic.removesuffix(DEAD_LETTER_SUFFIX))
         return tuple(named.databases) if named is not None and named.databases else (self.home,)
 
     @contextmanager
@@ -114,7 +101,7 @@ class Settings:
 
     def topic(self, name: str) -> TopicOptions:
         """Return the options of a topic, whether TOPICS names it or not."""
-        options, named = self._read.options, self._read.topics.get(name)
+        options, named = self.reading.options, self.reading.topics.get(name)
         if is_relay_topic(name):  # collected once acked
             return TopicOptions(1, 1, 0.0, options.HISTORY)
         if named is not None and "priorities" in options.TOPICS[name]:
@@ -127,19 +114,19 @@ class Settings:
 
     def names(self, topic: str) -> bool:
         """Tell whether TOPICS names a topic."""
-        return topic in self._read.topics
+        return topic in self.reading.topics
 
     def schedules(self) -> dict[str, ScheduleDefinition]:
         """Return the periodic schedules of SCHEDULES by name."""
-        return self._read.schedules
+        return self.reading.schedules
 
     def declares(self, topic: str) -> bool:
         """Tell whether TOPICS names a topic, or another setting declares it."""
-        return topic in self._read.topics or topic in self.declared_elsewhere()
+        return topic in self.reading.topics or topic in self.declared_elsewhere()
 
     def health_limits(self, topic: str) -> HealthLimits:
         """Return the health limits of this topic's groups."""
-        named = self._read.limits
+        named = self.reading.limits
         return named.get(topic) or named[""]
 
     def problems(self) -> list[str]:
@@ -181,7 +168,7 @@ class Settings:
 
     def forget(self) -> None:
         """Read the setting again at its next use."""
-        for name in ("_parsed", "_read", *QueueOptions.__dataclass_fields__):
+        for name in ("_parsed", "reading", *OF_SETTING, *QueueOptions.__dataclass_fields__):
             self.__dict__.pop(name, None)
 
 

@@ -73,7 +73,7 @@ def test_a_wrong_token_is_refused_without_being_told() -> None:
         assert "not good" not in "".join(settings.problems())
     with override_settings(SQLQUEUE={"STATUS_TOKEN": "a-good-token-of-24-char"}):
         assert settings.STATUS_TOKEN == "a-good-token-of-24-char"
-        assert settings.STATUS_TOKEN not in repr(settings._read)
+        assert settings.STATUS_TOKEN not in repr(settings.reading)
 
 
 @pytest.mark.parametrize(

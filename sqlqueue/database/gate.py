@@ -10,8 +10,10 @@ from typing import Any
 from django.db import IntegrityError
 
 from sqlqueue.database import detour, insert_sql
+from sqlqueue.database.aside import aside
 from sqlqueue.database.detour import GateElsewhere
 from sqlqueue.database.error_codes import is_refusal
+from sqlqueue.database.generations import OF_SLOT, PRESENT, Known, as_of
 from sqlqueue.database.ids import (
     ANY_SCHEDULED,
     FIND,
@@ -37,7 +39,6 @@ from sqlqueue.database.insert_sql import (
     LogRow,
     Stored,
 )
-from sqlqueue.database.known_layouts import known_layouts, learn
 from sqlqueue.database.log import Log
 from sqlqueue.database.sizes import bound, chunks
 
@@ -203,42 +204,75 @@ def _insert(log: Log, rows: Sequence[Sequence[Any]], ending: str = "", overtakes
     Raises GateElsewhere if the gate names another server than this one; and, for rows that do not overtake, while
     messages that took the detour are still on their way into the log.
     """
-    at = insert_sql.slot()
+    known, at = log.layout, insert_sql.slot()
+    if known.named:
+        _refuse_to_overtake(log, rows, overtakes)
     try:
-        return _placed(log, rows, ending, overtakes, at)
+        cursor = log.execute(*insert_sql.insertion(log.dialect.vendor, rows, ending, known, at))
     except IntegrityError as error:
-        if not is_refusal(error) or log.connection.in_atomic_block:
+        if not is_refusal(error):
             raise
-    # A statement of its own has let go of what it compared with: when it is asked why it was refused, that may have
-    # turned. In a transaction it stays locked, so the answer is about what the statement has seen.
-    with log.atomic():
-        return _placed(log, rows, ending, overtakes, at)
+        return _insert_as_it_is_now(log, rows, ending, overtakes, at, known, error)
+    if cursor.rowcount or not log.dialect.refuses_silently:
+        return cursor
+    return _insert_as_it_is_now(log, rows, ending, overtakes, at, known, cursor)
 
 
-def _placed(log: Log, rows: Sequence[Sequence[Any]], ending: str, overtakes: bool, at: int) -> Any:
-    """Do so, as often as something new is learned; if it is not, raise the database's refusal."""
-    vendor, known = log.dialect.vendor, known_layouts(log)
-    overtakes = overtakes or isinstance(rows[0][PAYLOAD], Stored)
-    while True:
-        if known.named and not overtakes and detour.in_use(log):
+def _insert_as_it_is_now(
+    log: Log, rows: Sequence[Sequence[Any]], ending: str, overtakes: bool, at: int, known: Known, refused: Any
+) -> Any:
+    """Do so after a statement that has added nothing, as often as something new is learned; if it is not, raise the
+    database's refusal. refused: that error, or the cursor of a statement that just adds nothing.
+
+    A statement of its own has let go of what it compared with: when it is asked why it was refused, that may have
+    turned. So it is run once more in a transaction, where that stays locked, and the answer is about what the statement
+    has seen.
+    """
+    silent = not isinstance(refused, Exception)
+    locked = silent or log.connection.in_atomic_block
+    with nullcontext() if locked else log.atomic():
+        while True:
+            before, known = known, learn(log, at, known)
+            if known == before and locked:
+                break  # the gate lacks a row, or names another server; or there was nothing new to add
+            if known.named:
+                _refuse_to_overtake(log, rows, overtakes)
+            locked = True
+            try:
+                refused = log.execute(*insert_sql.insertion(log.dialect.vendor, rows, ending, known, at))
+            except IntegrityError as error:
+                if not is_refusal(error):
+                    raise
+                refused = error
+            else:
+                if refused.rowcount or not silent:
+                    return refused
+        if known.named and detour.is_named(log, at):
             raise GateElsewhere
-        refused: Exception | None = None
-        try:
-            cursor = log.execute(*insert_sql.insertion(vendor, rows, ending, known, at))
-        except IntegrityError as error:
-            if not is_refusal(error):
-                raise
-            refused = error
-        else:
-            if cursor.rowcount or not insert_sql.REFUSES_SILENTLY[vendor]:
-                return cursor
-        before, known = known, learn(log, at, known)
-        if known == before:  # the gate lacks a row, or names another server; or there was nothing new to add
-            if known.named and detour.is_named(log, at):
-                raise GateElsewhere
-            if refused is not None:
-                raise refused
-            return cursor
+        if silent:
+            return refused
+        raise refused
+
+
+def _refuse_to_overtake(log: Log, rows: Sequence[Sequence[Any]], overtakes: bool) -> None:
+    if not (overtakes or isinstance(rows[0][PAYLOAD], Stored)) and detour.in_use(log):
+        raise GateElsewhere
+
+
+def learn(log: Log, at: int, before: Known) -> Known:
+    """Return what is true of the layouts now, as far as the gate's slot tells it, and remember that.
+
+    MySQL: the slot's row stays locked until the transaction ends. What its generation means is read beside the
+    transaction, whose snapshot may be older, and without locks: a layout was committed before its generation came into
+    force, and never changes.
+    """
+    vendor = log.dialect.vendor
+    row = log.execute(*((PRESENT[vendor],) if vendor in PRESENT else (OF_SLOT, (at,)))).fetchone()
+    if row is None or (row[0] == before.stored and not before.turning):
+        return before
+    with aside(log) as run:
+        log.layout = as_of(int(row[0]), lambda text, values: run(text, values).fetchall())
+    return log.layout
 
 
 def inserted(log: Log, text: str, first: int, identities: Sequence[Identity]) -> Iterable[Identity]:

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from sqlqueue.database.dialects import DIALECTS, Composed
-from sqlqueue.database.generations import FIRST, Condition, Known, placed
+from sqlqueue.database.generations import Condition, Known, placed
 
 SLOTS = 256  # of 10 ms each: a publishing transaction under 2.5 s always leaves some slot free to be seen
 SLOT_SECONDS = 0.01
@@ -64,6 +64,8 @@ NONE_OR_HERE = f" AND (writer = '' OR writer = {HERE})"  # for who does not know
 NAMED_TOPIC = GATED_TOPIC.replace(" LOCK IN SHARE MODE", f"{NAMED_HERE} LOCK IN SHARE MODE", 1)
 # SQLite: under the lock of its one writer.
 CHECKED_TOPIC = "CASE WHEN (SELECT generation FROM sqlqueue_publish_gate WHERE slot = 0) = %s THEN %s END"
+# The first row's topic, where no topic was altered.
+GATES = {"mysql": STEADY_TOPIC, "postgresql": "%s", "sqlite": CHECKED_TOPIC}
 # A duplicate changes nothing; LAST_INSERT_ID marks it (by a high bit) and tells where the first one stands. Not by way
 # of the offset itself: MySQL refuses that (1869) when one statement repeats an id of its own.
 MARK = 1 << 62
@@ -93,8 +95,6 @@ HOLD_GATE = f"WITH gate AS MATERIALIZED (SELECT 1 WHERE {HOLDING}) "
 # A column of VALUES is a text where all of its rows have NULL.
 TYPES = {"payload": "JSONB", "headers": "JSONB", **dict.fromkeys(TIME_COLUMNS, "TIMESTAMPTZ"), "body": "BYTEA"}
 TIMES = {"failed_at": "{now}", "expires_at": "{later}"}
-# Whether a statement that the gate refuses just adds nothing, as one whose rows are all there already; else it fails.
-REFUSES_SILENTLY = {"mysql": False, "sqlite": False, "postgresql": True}
 COPIED = ("payload", "headers", "body")
 
 
@@ -153,18 +153,21 @@ def slot() -> int:
     return int(time.time() / SLOT_SECONDS) % SLOTS
 
 
-def insertion(
-    vendor: str,
-    rows: Sequence[Sequence[Any]],
-    ending: str = "",
-    known: Known = FIRST,
-    at: int | None = None,
-) -> tuple[str, list[Any]]:
+def insertion(vendor: str, rows: Sequence[Sequence[Any]], ending: str, known: Known, at: int) -> tuple[str, list[Any]]:
     """Return the statement, and its parameters, that inserts rows (all LogRows, or all with a FailedRow too) and
-    holds the gate before it takes an offset. A row whose payload is Stored comes alone. known: by what they are placed;
-    at: the gate's slot, None for that of this moment."""
-    rows, conditions = placed(rows, known) if known.placings else (rows, [])
-    gated, held = _gate(vendor, known, slot() if at is None else at, conditions)
+    holds the gate before it takes an offset. A row whose payload is Stored comes alone.
+
+    known: by what they are placed
+    at: the gate's slot
+    """
+    conditions: Sequence[Condition] = ()
+    if known.placings:
+        rows, conditions = placed(rows, known)
+    gated, held = GATES[vendor], [known.generation]
+    if vendor == "mysql":
+        held = [at, known.generation]
+        if conditions or known.named:
+            gated, held = _gate(known, at, conditions)
     source = rows[0][PAYLOAD]
     if isinstance(source, Stored):
         return _copying(vendor, rows[0], source, ending, gated, held)
@@ -196,17 +199,12 @@ def _typed(column: str, value: str) -> str:
     return f"CAST({value} AS {TYPES[column]})" if column in TYPES else value
 
 
-def _gate(vendor: str, known: Known, at: int, conditions: Sequence[Condition]) -> tuple[str, list[object]]:
-    """Return the SQL of the first row's topic, and the gate's parameters."""
-    if vendor == "postgresql":
-        return "%s", [known.generation]
-    if vendor == "sqlite":
-        return CHECKED_TOPIC, [known.generation]
-    held: list[object] = [at, known.stored]
-    held += [value for condition in conditions for value in condition]
-    if not (conditions or known.named):
-        return STEADY_TOPIC, held
-    return (NAMED_TOPIC if known.named else GATED_TOPIC).replace("{in_epochs}", IN_EPOCH * len(conditions)), held
+def _gate(known: Known, at: int, conditions: Sequence[Condition]) -> tuple[str, list[Any]]:
+    """Return the SQL of the first row's topic, and the gate's parameters, where topics were altered, or a server is
+    named."""
+    text = NAMED_TOPIC if known.named else GATED_TOPIC
+    held = [at, known.stored, *(value for condition in conditions for value in condition)]
+    return text.replace("{in_epochs}", IN_EPOCH * len(conditions)), held
 
 
 def _copying(

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, TypeVar
 
 from django.db import IntegrityError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue.conf import settings
-from sqlqueue.database.dialects import DIALECTS, Dialect
+from sqlqueue.database.dialects import DIALECTS, Composed, Dialect
 from sqlqueue.database.error_codes import ErrorKind, classify
+from sqlqueue.database.generations import FIRST
 from sqlqueue.exceptions import ConfigurationError
 
 K = TypeVar("K")
+
+_made: list[Log] = []
 
 
 class Log:
     """The log in the database of one Django alias. `Log.of(alias)` returns the same object for the same alias."""
 
-    __slots__ = ("_dialect", "alias")
-
     def __init__(self, alias: str):
         self.alias = alias
-        self._dialect: Dialect | None = None
+        # What this process knows of the layouts of topics. It may be wrong: a publish statement that was made by it
+        # says so.
+        self.layout = FIRST
+        _made.append(self)
 
     @staticmethod
     @cache
@@ -42,21 +46,18 @@ class Log:
         """This thread's connection."""
         return connections[self.alias]
 
-    @property
+    @cached_property
     def dialect(self) -> Dialect:
         """The SQL of its server. Raises ConfigurationError for a database that sqlqueue does not run on."""
-        found = self._dialect
-        if found is None:
-            vendor = connections[self.alias].vendor
-            if vendor not in DIALECTS:
-                raise ConfigurationError(f"sqlqueue runs on MySQL, MariaDB, PostgreSQL and SQLite, not on {vendor}")
-            found = self._dialect = DIALECTS[vendor]
-        return found
+        vendor = connections[self.alias].vendor
+        if vendor not in DIALECTS:
+            raise ConfigurationError(f"sqlqueue runs on MySQL, MariaDB, PostgreSQL and SQLite, not on {vendor}")
+        return DIALECTS[vendor]
 
     def execute(self, text: str, parameters: Any = ()) -> Any:
         """Run a statement written with the dialects' placeholders; return Django's cursor."""
         cursor = connections[self.alias].cursor()
-        cursor.execute((self._dialect or self.dialect).sql(text), parameters)
+        cursor.execute(text if type(text) is Composed else self.dialect.sql(text), parameters)
         return cursor
 
     def insert_missing(
@@ -101,6 +102,12 @@ class Log:
 
     def __repr__(self) -> str:
         return f"Log({self.alias!r})"
+
+
+def forget_layouts() -> None:
+    """Forget what is known of the layouts of topics: for databases that were emptied."""
+    for log in _made:
+        log.layout = FIRST
 
 
 def current_log() -> Log:

@@ -14,8 +14,7 @@ from sqlqueue.core.periodic import PERIODIC_TOPIC
 from sqlqueue.core.relay import is_relay_topic
 from sqlqueue.database import retries
 from sqlqueue.database.aside import aside
-from sqlqueue.database.known_layouts import forget_layouts
-from sqlqueue.database.log import Log, all_logs, logs_of
+from sqlqueue.database.log import Log, all_logs, forget_layouts, logs_of
 from sqlqueue.database.server_identity import forget_named
 from sqlqueue.database.session_guard import refuse_changing_session
 from sqlqueue.database.transactions import remember_once_committed

@@ -23,7 +23,6 @@ from django.db import Error
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database.generations import placed
 from sqlqueue.database.insert_sql import LogRow
-from sqlqueue.database.known_layouts import known_layouts
 from sqlqueue.database.lock_timeouts import unless_locked
 from sqlqueue.database.log import Log
 from sqlqueue.models.subscriber_heartbeat import AHEAD
@@ -89,7 +88,7 @@ def partitions_of(log: Log, rows: Sequence[LogRow]) -> frozenset[TopicPartition]
     known = _known.get(log)
     if known is None or len(known.addresses) <= FEW or not 0 < len(rows) <= MOST_ROWS:
         return None
-    return frozenset((row.topic, row.partition) for row in placed(rows, known_layouts(log))[0])
+    return frozenset((row.topic, row.partition) for row in placed(rows, log.layout)[0])
 
 
 def wake(log: Log, partitions: Collection[TopicPartition] | None = None) -> None:

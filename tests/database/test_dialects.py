@@ -8,6 +8,7 @@ from django.db import connection
 from sqlqueue.database import insert_sql
 from sqlqueue.database.dialects import DIALECTS
 from sqlqueue.database.dialects.base import LONG, REMEMBERED, _long
+from sqlqueue.database.generations import FIRST
 from sqlqueue.database.insert_sql import LogRow, insertion
 from tests.logs import LOG
 
@@ -95,7 +96,7 @@ def test_of_rows_that_may_be_there_those_that_are_missing_are_inserted(there: tu
 def test_of_inserts_only_some_are_remembered() -> None:
     row = LogRow("t", 0, 0, "k", "id", "{}", None, "")
     for count in range(1, insert_sql.REMEMBERED + 20):
-        text, values = insertion("mysql", [row] * count)
+        text, values = insertion("mysql", [row] * count, "", FIRST, 0)
         assert text.count("(%s, %s, %s, %s, %s)") == count - 1
         assert text.count("%s") == len(values)
     assert insert_sql._text.cache_info().currsize == insert_sql.REMEMBERED

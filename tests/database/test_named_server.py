@@ -13,8 +13,7 @@ from pytest_django import DjangoDbBlocker
 from sqlqueue import publish
 from sqlqueue.database import named_server
 from sqlqueue.database.aside import aside
-from sqlqueue.database.known_layouts import forget_layouts
-from sqlqueue.database.log import Log
+from sqlqueue.database.log import Log, forget_layouts
 from sqlqueue.database.server_checks import findings
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Layout, Message, ScheduledMessage

@@ -26,7 +26,6 @@ from sqlqueue.database.error_codes import ErrorKind, classify
 from sqlqueue.database.gate import insert_new
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.insert_sql import HERE, NAMED, SERVER_LENGTH, LogRow
-from sqlqueue.database.known_layouts import known_layouts
 from sqlqueue.database.scheduling import insert_new_scheduled
 from sqlqueue.database.server_identity import CONNECTIONS_TRIED, NotNamedServer, ServerIdentity, look
 from sqlqueue.exceptions import ConfigurationError
@@ -261,8 +260,8 @@ def test_partitions_are_changed_on_the_named_server_alone() -> None:
     move_due(LOG)
     assert log() == [0, 1]
     assert publish("t", 2, key="k").offset is not None
-    assert known_layouts(LOG).named
-    assert known_layouts(LOG).placings["t"].block.partitions == 3
+    assert LOG.layout.named
+    assert LOG.layout.placings["t"].block.partitions == 3
 
 
 def test_the_horizon_rises_on_the_named_server_alone() -> None:
@@ -425,7 +424,7 @@ def test_the_first_server_is_named_at_once() -> None:
     while named_server.standing(LOG).writer != here():
         assert task.run_once()
     assert publish("t", 1).offset is not None
-    assert known_layouts(LOG).named
+    assert LOG.layout.named
 
 
 def test_a_missing_row_for_the_name_is_told() -> None:

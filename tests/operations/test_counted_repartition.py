@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from sqlqueue import publish_many
-from sqlqueue.database.known_layouts import forget_layouts
+from sqlqueue.database.log import forget_layouts
 from sqlqueue.log.change_state import TRANSACTIONS
 from sqlqueue.operations.repartition import Repartition, begin
 from tests.counting import Cost, Costs, counted

@@ -16,8 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.database import insert_sql, turning
 from sqlqueue.database.horizon import Horizon
-from sqlqueue.database.known_layouts import forget_layouts, known_layouts
-from sqlqueue.database.log import Log
+from sqlqueue.database.log import Log, forget_layouts
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.change_state import under_way
 from sqlqueue.log.layouts import epochs
@@ -213,7 +212,6 @@ def test_the_horizon_waits_for_whoever_holds_a_slot_old_or_new(held: int, monkey
         driver = Repartition(LOG)
         wait_until(lambda: (left := driver.step()) and left.left == 1)
         monkeypatch.setattr(insert_sql, "slot", lambda: 9)
-        known_layouts(LOG)
         with OpenTransaction() as later:
             later.do(lambda: publish(TOPIC, 1, key="b"))
             highest = publish(TOPIC, 1, key="c").offset or 0

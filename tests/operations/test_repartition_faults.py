@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.database import turning
 from sqlqueue.database.insert_sql import ADVISORY, SLOTS
-from sqlqueue.database.known_layouts import forget_layouts
+from sqlqueue.database.log import forget_layouts
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.change_state import under_way
 from sqlqueue.log.groups import lock_topic, register, revoke, start_all

@@ -10,8 +10,8 @@ import pytest
 from django.db import connections, transaction
 
 from sqlqueue import NewMessage, publish, publish_many, publish_on_commit
-from sqlqueue.database import gate, insert_sql, known_layouts, retries, turning
-from sqlqueue.database.log import Log
+from sqlqueue.database import gate, insert_sql, retries, turning
+from sqlqueue.database.log import Log, forget_layouts
 from sqlqueue.log.change_state import under_way
 from sqlqueue.models import Message, Topic
 from sqlqueue.operations import repartition
@@ -46,7 +46,7 @@ WAYS: dict[str, Callable[[], object]] = {
 def last_row(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """The topic's second change has turned all rows of the gate but the last one, which the next statement takes; this
     process has learned the generation from another row. Returns what turns the last row, as another process does."""
-    known_layouts.forget_layouts()
+    forget_layouts()
     Topic.objects.create(name=TOPIC, partitions=4)
     begin(Log.of(ALIAS), TOPIC, 5)
     list(Repartition(Log.of(ALIAS)).run(0))
@@ -63,7 +63,7 @@ def last_row(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
             another.submit(connections.close_all).result()
 
     turn(others)
-    known_layouts.learn(Log.of(ALIAS), others[0], known_layouts.known_layouts(Log.of(ALIAS)))
+    gate.learn(Log.of(ALIAS), others[0], Log.of(ALIAS).layout)
     monkeypatch.setattr(insert_sql, "slot", lambda: last)
     return lambda: turn([last])
 
@@ -75,13 +75,15 @@ def test_a_row_that_turns_while_a_publisher_asks_keeps_no_message_out(
     before = Message.objects.count()
     turned: list[bool] = []
 
-    def learn(*asked: object) -> object:
+    learn = gate.learn
+
+    def learn_late(*asked: object) -> object:
         if not turned:
             turned.append(True)
             last_row()
-        return known_layouts.learn(*asked)  # type: ignore[arg-type]
+        return learn(*asked)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(gate, "learn", learn)
+    monkeypatch.setattr(gate, "learn", learn_late)
     WAYS[way]()
     assert turned
     assert Message.objects.count() == before + 1

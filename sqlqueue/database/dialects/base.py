@@ -74,6 +74,7 @@ class Dialect:
     json_value: ClassVar[str] = "%s"  # a parameter with JSON text, where a statement selects it into a JSON column
     driver_tells_number: ClassVar[bool] = True  # which an INSERT has given its row, without RETURNING
     plans_by_statistics: ClassVar[bool] = False  # even where all columns of a unique key are given
+    refuses_silently: ClassVar[bool] = False  # a statement that the gate refuses just adds nothing; else it fails
     returns_inserted: ClassVar[bool] = True  # an INSERT that leaves out duplicates can return what it has inserted
 
     def sql(self, text: str) -> str:

@@ -50,6 +50,7 @@ class PostgreSQL(WithOnConflict):
     """PostgreSQL from 14."""
 
     vendor = "postgresql"
+    refuses_silently = True
     branch = "({})"
     json_value = "CAST(%s AS JSONB)"
     driver_tells_number = False
