@@ -149,7 +149,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
     if name in _APPS:
         _require_app(name, _APPS[name])
-    return getattr(import_module(module), name)
+    value = globals()[name] = getattr(import_module(module), name)
+    return value
 
 
 def _require_app(name: str, app: str) -> None:

@@ -46,7 +46,7 @@ def announce(signal: Signal, sender: Any, **arguments: Any) -> None:
     """Send a signal to every receiver; one that raises is logged, and the others still receive it."""
     if not signal.receivers:
         return
-    process = forks.generation()
+    process = forks.generation
     try:
         results = signal.send_robust(sender, **arguments)
     finally:

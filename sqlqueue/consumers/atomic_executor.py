@@ -137,7 +137,7 @@ class AtomicExecutor:
     def _commit(
         self, execution: Execution, attempts: Sequence[Attempt], work: Callable[[], Handled | None], tries: int
     ) -> Outcome:
-        process = forks.generation()
+        process = forks.generation
         for number in range(1, tries + 1):
             committed: list[bool] = []
             begun = settled = False

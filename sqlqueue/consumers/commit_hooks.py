@@ -25,7 +25,7 @@ def part_commit_hooks(log: Log) -> None:
 
 def _guarded(log: Log, hook: Callable[[], Any]) -> Callable[[], None]:
     def run() -> None:
-        process = forks.generation()
+        process = forks.generation
         try:
             try:
                 hook()

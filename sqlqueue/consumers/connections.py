@@ -95,7 +95,7 @@ def restore(before: dict[Any, ConnectionState]) -> list[str]:
 def undisturbed(handler: Callable[[Any], Any], given: Any) -> Any:
     """Call a handler inside what Undisturbed is, at half its cost: for every message. Return what it returns. A child
     that it has forked ends here."""
-    before, process = states(), forks.generation()
+    before, process = states(), forks.generation
     try:
         returned = handler(given)
     except BaseException:
@@ -115,7 +115,7 @@ class Undisturbed:
     __slots__ = ("_before", "_process")
 
     def __enter__(self) -> None:
-        self._before, self._process = states(), forks.generation()
+        self._before, self._process = states(), forks.generation
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         forks.leave_if_forked(self._process)

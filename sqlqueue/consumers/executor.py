@@ -238,7 +238,7 @@ class HandlerExecutor:
                 break
 
     async def _await(self, attempts: Sequence[Attempt], given: Any) -> Any:
-        process = forks.generation()
+        process = forks.generation
         try:
             returned = await self.consumer.handler(given)
         finally:

@@ -131,7 +131,7 @@ class ThreadPool(Pool):
             submissions.put(None)
 
     def _work(self, submissions: Submissions) -> None:
-        process = forks.generation()
+        process = forks.generation
         try:
             while (submission := _next(submissions)) is not None:
                 executor, execution = submission

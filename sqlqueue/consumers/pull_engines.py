@@ -19,7 +19,7 @@ class PullEngines:
 
     def __init__(self, consumer: Consumer, logs: Sequence[Log], changed: Callable[[], None] = lambda: None):
         self.deliveries: SimpleQueue[PulledDelivery | None] = SimpleQueue()
-        self._process = forks.generation()
+        self._process = forks.generation
         self._engines = [PullEngine(consumer, log, self.deliveries, changed) for log in logs]
 
     def start(self) -> None:

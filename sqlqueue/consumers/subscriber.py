@@ -46,6 +46,7 @@ from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases import heartbeat, limit_shares
 from sqlqueue.leases.heartbeat import Work
 from sqlqueue.log import notifier
+from sqlqueue.log.listener import Listener
 from sqlqueue.log.status import anything_due, anything_scheduled
 from sqlqueue.signals import announce, subscriber_started, subscriber_stopped
 
@@ -119,7 +120,7 @@ class Subscriber:
         self._name_due_at = 0.0
         self._batches: BatchTask | None = None
         self._counting_since: float | None = None
-        self._listener: notifier.Listener | None = None
+        self._listener: Listener | None = None
         self._stop_listening: Callable[[], None] = lambda: None
 
     def _now(self) -> float:
@@ -144,7 +145,7 @@ class Subscriber:
         address = ""
         if self._with_background_tasks and settings.WAKE:
             questions = self.settler.questions
-            self._listener = notifier.Listener(settings.WAKE_ADDRESS, self.loop.notify, questions.add)
+            self._listener = Listener(settings.WAKE_ADDRESS, self.loop.notify, questions.add)
             questions.send = self._listener.send
             address = self._listener.address
         for subscription in self.subscriptions:
@@ -287,7 +288,7 @@ class Subscriber:
 
         Waits for a database that is unreachable. Every exit but a second signal releases the leases.
         """
-        process = forks.generation()
+        process = forks.generation
         with forks.hosting(), lock_timeouts.limited(self.log):
             ask_at = 0.0
             self.start()

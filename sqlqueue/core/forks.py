@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 _engines: set[object] = set()  # those that run in this process
-_generation = 0  # how many forks lie between the process in which the first engine ran and this one
+# How many forks lie between the process in which the first engine ran and this one: another number in a child than in
+# its parent, where the engine runs.
+generation = 0
 
 
 @contextmanager
@@ -32,15 +34,10 @@ def hosts() -> bool:
     return bool(_engines)
 
 
-def generation() -> int:
-    """Return a number that is another one in a child than in its parent, where the engine runs."""
-    return _generation
-
-
 def leave_if_forked(since: int) -> None:
     """End this process at once if it was forked since `generation` was this: with the status of the SystemExit that is
     being handled, 1 for another exception, which is printed, and 0 for none."""
-    if since == _generation:
+    if since == generation:
         return
     status = 1
     try:
@@ -65,10 +62,10 @@ def _status_of(error: BaseException | None) -> int:
 
 
 def _count_fork() -> None:
-    global _generation
+    global generation
     if _engines:
         _engines.clear()
-        _generation += 1
+        generation += 1
 
 
 os.register_at_fork(after_in_child=_count_fork)

@@ -68,18 +68,17 @@ def insert_one(log: Log, row: LogRow, may_repeat: bool = False, look: bool = Tru
     if may_repeat and look and (offsets := find(log, row)):
         return max(offsets) or None, False
     try:
-        return _insert_one(log, row, may_repeat)
+        if log.dialect.driver_tells_number and not may_repeat:
+            return _insert(log, [row]).lastrowid, True
+        return _insert_named(log, row, may_repeat)
     except GateElsewhere:
         return None, bool(_detoured(log, [row], may_repeat))
 
 
-def _insert_one(log: Log, row: LogRow, may_repeat: bool) -> tuple[int | None, bool]:
-    syntax = log.dialect
-    if syntax.vendor == "mysql":
-        offset = _insert(log, [row], MARK_DUPLICATE if may_repeat else "").lastrowid
+def _insert_named(log: Log, row: LogRow, may_repeat: bool) -> tuple[int | None, bool]:
+    if log.dialect.vendor == "mysql":
+        offset = _insert(log, [row], MARK_DUPLICATE).lastrowid
         return (offset - MARK, False) if offset >= MARK else (offset, True)
-    if syntax.driver_tells_number and not may_repeat:
-        return _insert(log, [row]).lastrowid, True
     while True:
         new = _insert(log, [row], (KEEP_DUPLICATE if may_repeat else "") + ' RETURNING "offset"').fetchone()
         if new:
@@ -204,7 +203,7 @@ def _insert(log: Log, rows: Sequence[Sequence[Any]], ending: str = "", overtakes
     Raises GateElsewhere if the gate names another server than this one; and, for rows that do not overtake, while
     messages that took the detour are still on their way into the log.
     """
-    known, at = log.layout, insert_sql.slot()
+    known, at = log.layout, insert_sql.slot() if log.dialect.slotted else 0
     if known.named:
         _refuse_to_overtake(log, rows, overtakes)
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakSet
 
+from django.db import connections
+
 from sqlqueue.database.log import Log
 from sqlqueue.database.session_values import OF_DRIVER, Change, change
 from sqlqueue.exceptions import ConfigurationError
@@ -14,7 +16,7 @@ _faithful: WeakSet[Any] = WeakSet()  # the drivers' connections
 
 def refuse_changing_session(log: Log) -> None:
     """Raise ConfigurationError if this thread's connection changes values. A statement for a new connection."""
-    connection = log.connection
+    connection = connections[log.alias]
     if connection.vendor not in OF_DRIVER or (connection.connection is not None and connection.connection in _faithful):
         return
     if changed := change_of(log):

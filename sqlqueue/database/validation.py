@@ -79,7 +79,7 @@ def log_row(info: TopicInfo, message: NewMessage, payload: str, headers: str | N
     payload and headers, limits.check_row says.
     """
     key, id, priority, group = message.key, message.id, message.priority, message.group
-    if key != "":
+    if type(key) is not str or len(key) > KEY_LENGTH or not key.isascii() or "\0" in key:  # most are
         checked_text(key, "key", KEY_LENGTH)
     if id is None:
         id = new_id()

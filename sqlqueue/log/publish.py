@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from asyncio import _get_running_loop
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,7 @@ from sqlqueue.twins import async_twin, refuse_in_async
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+UNTRACED = nullcontext()
 MOST_AT_ONCE = 1_000  # messages of an iterator that are in memory
 __all__ = ["Published", "PublishedMany", "check", "publish", "publish_many", "publish_on_commit"]
 
@@ -65,7 +68,8 @@ def publish(
 
     Raises InvalidMessage for what cannot be stored as given, and ConfigurationError for an undeclared topic.
     """
-    refuse_in_async("publish", "await apublish(…)")
+    if _get_running_loop() is not None:
+        refuse_in_async("publish", "await apublish(…)")
     message = NewMessage(
         payload,
         key=key,
@@ -92,33 +96,29 @@ def publish_message(
     log: the one that was chosen for it already
     """
     sending = propagation.sending(topic)
-    if sending is None:
-        return _publish(topic, message, message.headers, reply_kept, relay, log)
-    with sending:
-        published = _publish(topic, message, sending.headers(message.headers), reply_kept, relay, log)
-        sending.sent(published.id)
-    return published
-
-
-def _publish(
-    topic: str, message: NewMessage, headers: Any, reply_kept: float | None, relay: bool, log: Log | None
-) -> Published:
-    if log is None and settings.several:
-        to = destination(topic, message.key, message.id, relay)
-        if to.relay:
-            return spread_publish.relay_one(topic, message, headers, to)
-        log = to.log
-    log = log or current_log()
-    to_topic = published_topic(log, topic)
-    row = to_topic.row(message, headers, reply_kept)
-    if row.named or row.scheduled_for is not None or row.unique_for is not None:
-        offset, id, status = add_row(log, row)
-    else:  # as add_row does, in fewer steps
-        offset, id, status = insert_one(log, row)[0], row.id, CREATED
-        notify_after_commit(log, (row,))
-    if status != IGNORED and row.scheduled_for is None:
-        announce(message_published, publish, topic=topic, count=1, database=to_topic.label)
-    return Published(offset, id, status, to_topic.label)
+    with sending or UNTRACED:
+        headers = message.headers if sending is None else sending.headers(message.headers)
+        if log is None and settings.several:
+            to = destination(topic, message.key, message.id, relay)
+            if to.relay:
+                published = spread_publish.relay_one(topic, message, headers, to)
+                if sending is not None:
+                    sending.sent(published.id)
+                return published
+            log = to.log
+        log = log or Log.of(settings.DATABASE)
+        to_topic = published_topic(log, topic)
+        row = to_topic.row(message, headers, reply_kept)
+        if row.named or row.scheduled_for is not None or row.unique_for is not None:
+            offset, id, status = add_row(log, row)
+        else:  # as add_row does, in fewer steps
+            offset, id, status = insert_one(log, row)[0], row.id, CREATED
+            notify_after_commit(log, (row,))
+        if status != IGNORED and row.scheduled_for is None:
+            announce(message_published, publish, topic=topic, count=1, database=to_topic.label)
+        if sending is not None:
+            sending.sent(id)
+        return Published(offset, id, status, to_topic.label)
 
 
 def publish_many(topic: str, messages: Iterable[NewMessage | Any], *, relay: bool = False) -> PublishedMany:

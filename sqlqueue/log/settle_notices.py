@@ -20,7 +20,7 @@ from sqlqueue.core.outcomes import ACKED, DEAD
 from sqlqueue.core.settle_plan import SettledAttempt
 from sqlqueue.database.lock_timeouts import TableLocked, unless_locked
 from sqlqueue.database.log import Log
-from sqlqueue.log.wake_ups import AT_MOST, parsed
+from sqlqueue.log.notifier import AT_MOST, parsed
 from sqlqueue.models.subscriber_heartbeat import AHEAD
 
 ASKED_FOR = 5.0  # seconds for which a question counts; who still waits asks again sooner

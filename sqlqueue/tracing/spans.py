@@ -118,6 +118,8 @@ class Sending(AbstractContextManager["Sending"]):
 
 def sending(topic: str) -> Sending | None:
     """Begin the span of a publish; return None without a tracer."""
+    if time.monotonic() < _look_at:  # current_tracer() would return None
+        return None
     try:
         found = current_tracer()
         return None if found is None else Sending(found, topic)

@@ -13,7 +13,7 @@ from sqlqueue.core.keys import partition_of
 from sqlqueue.database.log import Log
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import acquire
-from sqlqueue.log import blocked_ranges, fetch, notifier, settle, status, streams, wake_ups
+from sqlqueue.log import blocked_ranges, fetch, notifier, settle, status, streams
 from sqlqueue.log.groups import register
 from sqlqueue.models import BlockedRange, DeliveryState, Message, PartitionLease, Receipt
 from sqlqueue.operations.reschedule import Changed, acknowledge, reschedule
@@ -152,7 +152,7 @@ def test_a_consumer_beyond_those_that_are_rung_hears_of_news_by_itself(
     consuming: Consuming, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     settings.SQLQUEUE = {**settings.SQLQUEUE, "WAKE": True}
-    monkeypatch.setattr(wake_ups, "MOST_ADDRESSES", 0)
+    monkeypatch.setattr(notifier, "MOST_ADDRESSES", 0)
     monkeypatch.setattr(notifier, "_listeners", [])  # as if it were in another process
     seen: list[Any] = []
     consuming.consumer("t", lambda delivery: seen.append(delivery.payload))

@@ -109,5 +109,5 @@ def test_a_process_without_the_engine_forks_as_ever() -> None:
     before = connections["default"]
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if connections["default"] is before and forks.generation() == 0 else 1)
+        os._exit(0 if connections["default"] is before and forks.generation == 0 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -12,7 +12,8 @@ from pytest_django import Settings
 from sqlqueue import call, publish
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.leases import heartbeat
-from sqlqueue.log import notifier, wake_ups
+from sqlqueue.log import notifier
+from sqlqueue.log.listener import Listener
 from sqlqueue.models import PartitionLease, SubscriberHeartbeat
 from sqlqueue.operations.pause import pause, resume
 from sqlqueue.signals import lease_lost
@@ -42,7 +43,7 @@ def locked_heartbeats() -> Iterator[None]:
 
 def publishing(payload: object) -> float:
     """Return how many seconds a publish takes."""
-    notifier._notified_at.clear()
+    notifier.waker_of(LOG)._notified_at.clear()
     began = time.monotonic()
     publish("orders", payload)
     return time.monotonic() - began
@@ -52,11 +53,11 @@ def test_a_publisher_does_not_wait_for_the_addresses_of_those_whom_it_wakes(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.SQLQUEUE = {**QUICK, "WAKE": True}
-    monkeypatch.setattr(wake_ups, "ADDRESSES_LAST", 0.0)
+    monkeypatch.setattr(notifier, "ADDRESSES_LAST", 0.0)
     rung = threading.Semaphore(0)
-    with closing(notifier.Listener("127.0.0.1", rung.release)) as listener:
+    with closing(Listener("127.0.0.1", rung.release)) as listener:
         heartbeat.beat(LOG, "one", [("ship", "orders")], 300, listener.address)
-        wake_ups.forget()
+        notifier.forget()
         with locked_heartbeats():
             assert publishing(1) < AT_ONCE, "of no addresses"
         publishing(2)
@@ -91,7 +92,7 @@ def test_what_is_owned_is_consumed_settled_and_renewed_meanwhile_and_what_waits_
     settings.SQLQUEUE = {**QUICK, **short, "WAKE": True}
     lost: list[object] = []
     lease_lost.connect(lambda **fields: lost.append(fields), weak=False, dispatch_uid="lost")
-    wake_ups.forget()
+    notifier.forget()
     host, seen = consume(consuming)
     publishing("known")  # the addresses are
     wait_until(lambda: "known" in seen)

@@ -1,7 +1,6 @@
 """The notifier: a publish wakes sleeping consumers; a notification is empty, and a consumer that misses it polls."""
 
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,8 +15,9 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.core.keys import partition_of
 from sqlqueue.leases import heartbeat
-from sqlqueue.log import notifier, wake_ups
+from sqlqueue.log import notifier
 from sqlqueue.log.groups import register
+from sqlqueue.log.listener import Listener
 from sqlqueue.models import Message, PartitionLease, SubscriberHeartbeat
 from sqlqueue.operations import repartition
 from tests.consuming import QUICK, Consuming
@@ -54,10 +54,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.now = time.monotonic()
-        for module in (notifier, wake_ups):
-            monkeypatch.setattr(module, "time", self)
-        wake_ups.forget()
-        notifier._notified_at.clear()
+        monkeypatch.setattr(notifier, "time", self)
+        notifier.forget()
 
     def monotonic(self) -> float:
         self.now += notifier.QUIET
@@ -73,7 +71,7 @@ def ringing(before=lambda: None):
         before()
         rung.release()
 
-    doorbell = notifier.Listener("127.0.0.1", heard)
+    doorbell = Listener("127.0.0.1", heard)
     host, _, port = doorbell.address.rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         try:
@@ -129,8 +127,8 @@ class TestFromElsewhere:
     ) -> None:
         settings.SQLQUEUE = {**QUICK, "WAKE": True}
         heard = [threading.Event() for _ in range(2)]
-        doorbells = [notifier.Listener("127.0.0.1", event.set) for event in heard]
-        gone = notifier.Listener("127.0.0.1", lambda: None)
+        doorbells = [Listener("127.0.0.1", event.set) for event in heard]
+        gone = Listener("127.0.0.1", lambda: None)
         gone.close()
         addresses = [
             doorbells[0].address,
@@ -142,59 +140,42 @@ class TestFromElsewhere:
         ]
         for number, address in enumerate(addresses):
             heartbeat.beat(LOG, f"s{number}", [("g", "t")], 300, address)
-        wake_ups.forget()
+        notifier.forget()
         try:
             publish("t", 1)
             assert all(event.wait(30) for event in heard)
         finally:
             for doorbell in doorbells:
                 doorbell.close()
-            wake_ups.forget()
+            notifier.forget()
 
-    @pytest.mark.skipif(sys.platform != "linux", reason="no other system tells that no process listens there")
-    def test_what_takes_the_place_of_a_consumer_that_is_gone_is_woken_by_the_first_message(
-        self, transactional_db: None, settings, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("former", [True, False], ids=["in the place of one that is gone", "the first"])
+    def test_a_new_consumer_is_woken_after_two_seconds_at_most(
+        self, transactional_db: None, settings, monkeypatch: pytest.MonkeyPatch, former: bool
     ) -> None:
         settings.SQLQUEUE = {**QUICK, "WAKE": True}
-        former, present = notifier.Listener("127.0.0.1", lambda: None), threading.Semaphore(0)
-        heartbeat.beat(LOG, "former", [("g", "t")], 300, former.address)
-        clock = Clock(monkeypatch)
-        publish("t", 1)
-        former.close()
-        clock.now += wake_ups.CHANGING_LAST
-        successor = notifier.Listener("127.0.0.1", present.release)
-        heartbeat.beat(LOG, "present", [("g", "t")], 300, successor.address)
-        try:
-            publish("t", 2)  # refused by the former one
-            if not present.acquire(timeout=1):  # a refusal may be known a moment later
-                clock.now += wake_ups.CHANGING_LAST
-                publish("t", 3)
-                assert present.acquire(timeout=30)
-        finally:
-            successor.close()
-
-    def test_the_first_consumer_is_woken_soon(
-        self, transactional_db: None, settings, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        settings.SQLQUEUE = {**QUICK, "WAKE": True}
+        if former:
+            gone = Listener("127.0.0.1", lambda: None)
+            heartbeat.beat(LOG, "former", [("g", "t")], 300, gone.address)
+            gone.close()
         clock = Clock(monkeypatch)
         publish("t", 1)
         present = threading.Semaphore(0)
-        first = notifier.Listener("127.0.0.1", present.release)
-        heartbeat.beat(LOG, "first", [("g", "t")], 300, first.address)
-        clock.now += wake_ups.CHANGING_LAST
+        new = Listener("127.0.0.1", present.release)
+        heartbeat.beat(LOG, "new", [("g", "t")], 300, new.address)
+        clock.now += notifier.ADDRESSES_LAST
         try:
             publish("t", 2)
             assert present.acquire(timeout=30)
         finally:
-            first.close()
+            new.close()
 
     def test_publishers_read_the_addresses_seldom(
         self, transactional_db: None, settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         settings.SQLQUEUE = {**QUICK, "WAKE": True}
         publish("t", 0)
-        only = notifier.Listener("127.0.0.1", lambda: None)
+        only = Listener("127.0.0.1", lambda: None)
         heartbeat.beat(LOG, "only", [("g", "t")], 300, only.address)
         clock = Clock(monkeypatch)
         counts: list[int] = []
@@ -203,7 +184,7 @@ class TestFromElsewhere:
                 with CaptureQueriesContext(connection) as queries:
                     publish("t", 1)
                 counts.append(sum("heartbeat" in query["sql"] for query in queries))
-                clock.now += wake_ups.ADDRESSES_LAST / 25
+                clock.now += notifier.ADDRESSES_LAST / 25
         finally:
             only.close()
         assert (sum(counts), counts[0], counts[25]) == (2, 1, 1)
@@ -232,7 +213,7 @@ class TestFromElsewhere:
             assert rung.acquire(timeout=30)
 
     def test_a_closed_listener_leaves_no_thread(self) -> None:
-        doorbell = notifier.Listener("127.0.0.1", lambda: None)
+        doorbell = Listener("127.0.0.1", lambda: None)
         doorbell.close()
         assert not doorbell._thread.is_alive()
 
@@ -250,7 +231,7 @@ class Crowd:
 
     def __init__(self, count: int):
         self.heard = [0] * count
-        self.listeners = [notifier.Listener("127.0.0.1", partial(self._hear, number)) for number in range(count)]
+        self.listeners = [Listener("127.0.0.1", partial(self._hear, number)) for number in range(count)]
         for number, listener in enumerate(self.listeners):
             heartbeat.beat(LOG, f"s{number}", [("g", "t")], 300, listener.address)
             self.give(number, f"s{number}")
@@ -264,12 +245,12 @@ class Crowd:
 
     def rung(self) -> list[int]:
         """Who was woken so far. Each hears one datagram more, so that nothing is on its way any more."""
-        before = wake_ups.parsed(self.listeners[0].address)
+        before = notifier.parsed(self.listeners[0].address)
         assert before is not None
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
             for number, listener in enumerate(self.listeners):
                 for _ in range(2):  # the second one is heard when the first one has been counted
-                    stranger.sendto(b"", wake_ups.parsed(listener.address) or before)
+                    stranger.sendto(b"", notifier.parsed(listener.address) or before)
                 wait_until(lambda number=number: self.heard[number] >= 2)
         time.sleep(0.05)
         found, self.heard = [number for number, heard in enumerate(self.heard) if heard > 2], [0] * len(self.heard)
@@ -282,18 +263,18 @@ class Crowd:
 
 @pytest.fixture
 def crowd(transactional_db: None, settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Crowd, Clock]]:
-    settings.SQLQUEUE = {**QUICK, "WAKE": True, "TOPICS": {"t": {"partitions": wake_ups.FEW + 1}}}
+    settings.SQLQUEUE = {**QUICK, "WAKE": True, "TOPICS": {"t": {"partitions": notifier.FEW + 1}}}
     register(LOG, "g", "t")
-    crowd, clock = Crowd(wake_ups.FEW + 1), Clock(monkeypatch)
+    crowd, clock = Crowd(notifier.FEW + 1), Clock(monkeypatch)
     publish("t", 0)  # it reads the addresses
-    assert crowd.rung() == list(range(wake_ups.FEW + 1))
+    assert crowd.rung() == list(range(notifier.FEW + 1))
     yield crowd, clock
     crowd.close()
 
 
 def key_of(partition: int) -> str:
     """A key of this partition."""
-    return next(key for number in count() if partition_of(key := f"k{number}", wake_ups.FEW + 1) == partition)
+    return next(key for number in count() if partition_of(key := f"k{number}", notifier.FEW + 1) == partition)
 
 
 class TestAmongMany:
@@ -306,18 +287,18 @@ class TestAmongMany:
             publish_many("t", [NewMessage(1, key=key_of(5))])
         assert everyone.rung() == [2, 5]
         everyone.give(3, "s7")
-        clock.now += wake_ups.ADDRESSES_LAST
+        clock.now += notifier.ADDRESSES_LAST
         publish("t", 1, key=key_of(3))
         assert everyone.rung() == [7]
 
     def test_all_are_when_messages_are_many_or_something_else_is_to_be_seen(self, crowd: tuple[Crowd, Clock]) -> None:
         everyone, _ = crowd
-        publish_many("t", [NewMessage(1, key=key_of(1))] * (wake_ups.MOST_ROWS + 1))
-        assert len(everyone.rung()) == wake_ups.FEW + 1
-        publish_many("t", [NewMessage(1, key=key_of(1))] * wake_ups.MOST_ROWS)
+        publish_many("t", [NewMessage(1, key=key_of(1))] * (notifier.MOST_ROWS + 1))
+        assert len(everyone.rung()) == notifier.FEW + 1
+        publish_many("t", [NewMessage(1, key=key_of(1))] * notifier.MOST_ROWS)
         assert everyone.rung() == [1]
         publish("t", 1, delay=0.001)
-        assert len(everyone.rung()) == wake_ups.FEW + 1
+        assert len(everyone.rung()) == notifier.FEW + 1
 
     def test_a_message_is_looked_for_where_the_layout_has_placed_it(self, crowd: tuple[Crowd, Clock]) -> None:
         everyone, clock = crowd
@@ -326,10 +307,10 @@ class TestAmongMany:
             pass
         publish("t", 1, key=key_of(3))
         [partition] = Message.objects.order_by("-offset").values_list("partition", flat=True)[:1]
-        assert partition > wake_ups.FEW
+        assert partition > notifier.FEW
         PartitionLeaseFactory(topic="t", consumer_group="g", partition=partition, holder="s4")
         everyone.rung()
-        clock.now += wake_ups.ADDRESSES_LAST
+        clock.now += notifier.ADDRESSES_LAST
         publish("t", 2, key=key_of(3))
         assert everyone.rung() == [4]
 

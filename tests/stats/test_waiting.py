@@ -17,7 +17,8 @@ from sqlqueue.consumers.registry import Consumer, build, registry
 from sqlqueue.core.outcomes import ACKED, RETRIED, Outcome
 from sqlqueue.core.settle_plan import Attempt, SettledAttempt
 from sqlqueue.database.transactions import in_test_case
-from sqlqueue.log import groups, notifier
+from sqlqueue.log import groups
+from sqlqueue.log.listener import Listener
 from sqlqueue.log.settle_notices import MOST_ASKED, MOST_QUESTIONS, Questions
 from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.operations.replay import discard
@@ -246,9 +247,7 @@ class TestNotices:
     @pytest.mark.once
     def test_a_listener_tells_questions_from_notifications(self) -> None:
         notified, asked = threading.Event(), threading.Event()
-        listener = notifier.Listener(
-            "127.0.0.1", notified.set, lambda question, sender: question.isdigit() and not asked.set()
-        )
+        listener = Listener("127.0.0.1", notified.set, lambda question, sender: question.isdigit() and not asked.set())
         host, port = listener.address.split(":")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
             one.sendto(b"7", (host, int(port)))
