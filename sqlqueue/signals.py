@@ -50,7 +50,8 @@ def announce(signal: Signal, sender: Any, **arguments: Any) -> None:
     try:
         results = signal.send_robust(sender, **arguments)
     finally:
-        forks.leave_if_forked(process)
+        if forks.generation != process:
+            forks.leave_if_forked(process)
     for receiver, result in results:
         if isinstance(result, Exception):
             logger.error(logfmt("receiver_failed", receiver=receiver, error=result), exc_info=result)

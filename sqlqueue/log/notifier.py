@@ -2,8 +2,8 @@
 
 In this process a notification calls the listeners. Other processes get an empty datagram (log/listener) at the
 addresses that are in the heartbeat table: of a few consumers all of them, of many those that have the messages'
-partitions. A publisher reads the addresses again after two seconds. What is read is not waited for: while another session
-has locked a table, the addresses that are known have to do.
+partitions. A publisher reads the addresses again after two seconds. What is read is not waited for: while another
+session has locked a table, the addresses that are known have to do.
 """
 
 from __future__ import annotations
