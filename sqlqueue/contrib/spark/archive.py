@@ -1,7 +1,6 @@
 """The archive: a folder of files or a place in an object store, and in it a part for each database.
 
-A database has offsets and segments of its own, so its archive is one of its own, in `database=NAME`. What was archived
-before there were several is DATABASE's, and stays where it is.
+Of several databases each has offsets and segments of its own, so its archive is one of its own, in `database=NAME`.
 """
 
 from __future__ import annotations
@@ -47,21 +46,23 @@ def existing(root: str) -> Archive:
     return archive
 
 
-def of_database(root: str, database: str, home: bool) -> Archive:
-    """Return the part of an archive that is a database's. database: "" if there is one log only; home: it is
-    DATABASE's, whose segments may be of the time before there were several."""
-    whole = opened(root)
-    if not database or (home and any(map(whole.has, KINDS))):
-        return whole
-    return opened(_part(root, DATABASE + database))
+def of_database(root: str, database: str) -> Archive:
+    """Return the part of an archive that is a database's; database: "" if there is one log only."""
+    return opened(_part(root, DATABASE + database) if database else root)
 
 
 def parts(root: str) -> dict[str, Archive]:
-    """Return an archive's parts by database; "": what was archived while there was one log only."""
+    """Return an archive's parts by database; "" if it is of one log only. Raises ConfigurationError if it is both."""
     whole = opened(root)
     names = sorted(name.removeprefix(DATABASE) for name in whole.folders() if name.startswith(DATABASE))
-    found = {name: opened(_part(root, DATABASE + name)) for name in names}
-    return {"": whole, **found} if not found or any(map(whole.has, KINDS)) else found
+    if not names:
+        return {"": whole}
+    if any(map(whole.has, KINDS)):
+        raise ConfigurationError(
+            f"{root} has segments beside its parts {DATABASE}…: move its folders and files, which are of the time "
+            "before there were several databases, into the part of the database that they are of"
+        )
+    return {name: of_database(root, name) for name in names}
 
 
 def read_archive(
@@ -70,16 +71,13 @@ def read_archive(
     """Return the messages or receipts in an archive: a folder, or a URI of an object store. topic: of this one only;
     days: the first and the last date that is wanted, as YYYY-MM-DD: other files are not read.
 
-    An archive of several databases has a column `database`, "" for what was archived while there was one log only.
+    An archive of several databases has a column `database`.
     """
-    found = {
-        database: part.read(spark, kind, topic, days) for database, part in parts(folder).items() if part.has(kind)
-    }
-    if not set(found) - {""}:
-        return found[""] if found else opened(folder).read(spark, kind, topic, days)
-    return reduce(
-        DataFrame.unionByName, (rows.withColumn("database", F.lit(database)) for database, rows in found.items())
-    )
+    found = parts(folder)
+    if "" in found:
+        return found[""].read(spark, kind, topic, days)
+    rows = {database: part.read(spark, kind, topic, days) for database, part in found.items() if part.has(kind)}
+    return reduce(DataFrame.unionByName, (each.withColumn("database", F.lit(name)) for name, each in rows.items()))
 
 
 def _part(root: str, name: str) -> str:

@@ -136,7 +136,7 @@ def rows_between(
         spark.read.format("sqlqueue")
         .option("table", table)
         .option("topic", topic)
-        .option("alias", log)
+        .option("database", log.alias)
         .options(**options)
     )
     reader = reader.option(low, first)

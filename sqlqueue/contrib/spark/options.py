@@ -13,9 +13,8 @@ from sqlqueue.exceptions import ConfigurationError
 
 # Options of Spark itself, which it passes on.
 SPARK_OPTIONS = {"checkpointlocation", "path", "querymode"}
-COMMON = ("alias", "topic")
 READ = (
-    *COMMON,
+    "topic",
     "database",
     "table",
     "columns",
@@ -30,8 +29,8 @@ READ = (
     "until",
     "horizonTimeout",
 )
-STREAM = (*COMMON, "database", "columns", "numPartitions", "group", "start", "maxRowsPerBatch", "horizonTimeout")
-WRITE = (*COMMON, "ids")
+STREAM = ("topic", "database", "columns", "numPartitions", "group", "start", "maxRowsPerBatch", "horizonTimeout")
+WRITE = ("topic", "ids")
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,6 @@ class SourceOptions:
     """The options' values. low, high: offsets (or receipts' ids), both included; since (included) and until (excluded):
     microseconds since 1970."""
 
-    alias: str = ""
     database: str = ""
     topics: tuple[str, ...] = ()
     table: Table = MESSAGES
@@ -83,15 +81,12 @@ def read(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> Source
         raise ConfigurationError(f"start must be earliest or latest, not {text['start']!r}")
     if text.get("ids", "column") not in ("column", "none"):
         raise ConfigurationError(f"ids must be column or none, not {text['ids']!r}")
-    if text.get("alias") and text.get("database"):
-        raise ConfigurationError("alias and database both name a database: leave one of them out")
     first, last, by_id = "from", "to", "fromId" in text or "toId" in text
     if by_id:
         if table != RECEIPTS.name or "from" in text or "to" in text:
             raise ConfigurationError("fromId and toId are for table receipts, and instead of the offsets' from and to")
         first, last = "fromId", "toId"
     return SourceOptions(
-        alias=text.get("alias", ""),
         database=text.get("database", ""),
         topics=tuple(checked_topic(topic) for topic in _items(text.get("topic", ""))),
         table=RECEIPTS_BY_ID if by_id else TABLES[table],

@@ -9,7 +9,7 @@ from django.db import connections
 from pyspark.sql.datasource import DataSourceReader
 
 from sqlqueue.contrib.spark.options import SourceOptions
-from sqlqueue.contrib.spark.project import Project, at_database
+from sqlqueue.contrib.spark.project import Project
 from sqlqueue.contrib.spark.scan import TableScan
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError
@@ -17,7 +17,7 @@ from sqlqueue.exceptions import ConfigurationError
 
 class BatchReader(DataSourceReader):
     """Reads a table up to the horizon at the time when its first query is planned, on READ_ALIAS unless the option
-    `alias` names another database.
+    `database` names another database.
 
     It accepts no filters from Spark: 4.1 to 4.3 keep the filters of the last query with the loaded DataFrame, and apply
     them to its next query, or to the other side of a union. Options narrow a read instead.
@@ -32,15 +32,14 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[Any]:
         """Return the portions of the tasks: of each database at least one."""
         project = self._project
-        project.engine(self._sources.get(project.home, ""))
+        project.engine()
         try:
             placed = list(project.placed(self._sources, self._options.topics))
-            databases = placed or [project.home if project.home in self._sources else next(iter(self._sources))]
+            databases = placed or list(self._sources)[:1]
             if len(databases) > 1 and self._options.names_offsets:
                 raise ConfigurationError(
                     f"offsets and ids are those of one database, and this is on the databases {', '.join(databases)}:"
-                    f" name one "
-                    "with the option database"
+                    " name one with the option database"
                 )
             tasks = max(1, self._tasks // len(databases))
             return [portion for database in databases for portion in self._portions(database, tasks)]
@@ -53,7 +52,7 @@ class BatchReader(DataSourceReader):
 
         name = self._sources[database]
         log = self._project.engine(name)
-        with at_database(database):
+        with self._project.at(database):
             known_horizon = replicated_horizon if self._project.is_replica(name) else None
             server = ServerIdentity(log)
             identity = server.identity  # of before the look at the horizon

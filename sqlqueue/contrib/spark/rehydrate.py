@@ -54,7 +54,7 @@ def archived_messages(
         files = [each.file(path) for each in some for path in archives[name].files(each)]
         files = [file for file in files if low <= file.date <= high]
         rows[name] = archives[name].read_files(spark, MESSAGES, files)
-    if not set(archives) - {""}:
+    if "" in rows:
         return rows[""]
     return reduce(DataFrame.unionByName, (each.withColumn("database", F.lit(name)) for name, each in rows.items()))
 
@@ -100,7 +100,7 @@ def rehydrated(archived: DataFrame, *, group: str = "", label: str = "", same_id
     rows = archived.where(F.col("target_group").isin("", group)) if group else archived
     offset = F.col("offset").cast("string")
     if "database" in rows.columns:  # an offset is one database's
-        offset = F.when(F.col("database") == "", offset).otherwise(F.concat("database", F.lit(":"), offset))
+        offset = F.concat("database", F.lit(":"), offset)
     message_ref = (F.col("topic"), offset)
     id_parts = [F.lit("rehydrate"), F.lit(label), F.lit(group), *message_ref]
     return rows.select(

@@ -43,7 +43,7 @@ class StreamBatch(NamedTuple):
 
 class Portion(InputPartition):
     """The rows of one task: ranges (low, high, index), each read by one statement, and the conditions of all rows.
-    database: where they are; "" if there is one log only; server: the identity of the server for which this was
+    database: where they are; server: the identity of the server for which this was
     planned; "" if it is not compared; batch: of a stream, whose group the task tells that it was read."""
 
     def __init__(

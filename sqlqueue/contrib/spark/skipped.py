@@ -12,19 +12,21 @@ from collections.abc import Mapping
 from sqlqueue.contrib.spark.membership import Membership
 from sqlqueue.contrib.spark.options import SourceOptions
 from sqlqueue.contrib.spark.plan import holds_any
-from sqlqueue.contrib.spark.project import at_database
+from sqlqueue.contrib.spark.project import Project
 from sqlqueue.contrib.spark.stream_ends import Ends
 from sqlqueue.exceptions import ConfigurationError
 
 
-def refuse_skipped(members: Mapping[str, Membership], options: SourceOptions, done: Ends, checkpoint: str) -> None:
+def refuse_skipped(
+    project: Project, members: Mapping[str, Membership], options: SourceOptions, done: Ends, checkpoint: str
+) -> None:
     """Raise ConfigurationError if the group has messages in the last batch, which ends at `done`, and no task has read
-    any. checkpoint: the identity of the query's; "": of an earlier version, whose tasks told nothing."""
+    any. checkpoint: the identity of the query's."""
     last = {database: member for database, member in members.items() if done[database] > member.settled}
-    if not checkpoint or any(member.was_read(done[database], checkpoint) for database, member in last.items()):
+    if any(member.was_read(done[database], checkpoint) for database, member in last.items()):
         return
     for database, member in last.items():
-        with at_database(database):
+        with project.at(database):
             if holds_any(member.log, options, member.settled + 1, done[database], member.server):
                 raise ConfigurationError(
                     f"group {member.group!r} has messages after offset {member.settled} up to {done[database]}, and no "

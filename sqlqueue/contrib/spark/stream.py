@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from sqlqueue.contrib.spark.options import SourceOptions
-from sqlqueue.contrib.spark.project import Project, at_database
+from sqlqueue.contrib.spark.project import Project
 from sqlqueue.contrib.spark.scan import StreamBatch, TableScan
 from sqlqueue.contrib.spark.stream_ends import Ends, as_offset, checkpoint_of, ends_of
 from sqlqueue.contrib.spark.tables import MESSAGES
@@ -69,7 +69,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from sqlqueue.contrib.spark.plan import wait_for_horizon  # its models need Django set up
 
         for database, member in members.items():
-            with at_database(database):
+            with self._project.at(database):
                 self._targets[database] = wait_for_horizon(member.log, self._options.horizon_timeout, member.server)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -92,12 +92,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._go_on()
         done = self._ends(start)
         self._accept(done)
-        refuse_skipped(self._members(), self._options, done, checkpoint_of(start))
+        refuse_skipped(self._project, self._members(), self._options, done, checkpoint_of(start))
         ends = self._next(done, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        checkpoint = checkpoint_of(start) or (self._new_checkpoint if ends != done else "")
+        checkpoint = checkpoint_of(start)
         for database, member in self._members().items():
             if ends[database] > done[database] or done[database] > member.settled:
-                with at_database(database):
+                with self._project.at(database):
                     member.settle(
                         done[database], ends[database] if ends[database] > done[database] else None, checkpoint
                     )
@@ -109,19 +109,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for member in joined.values():
             member.abandon()
         connections.close_all()
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the horizons, for the query's progress; None while a server is away."""
-        try:
-            return (
-                as_offset({database: member.horizon() for database, member in self._joined.items()})
-                if self._joined
-                else None
-            )
-        except Exception as error:
-            if not of_the_server(error):
-                raise
-            return None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
         """Return the portions of a batch's tasks."""
@@ -135,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tasks = max(1, self._tasks // len(busy))
         found: list[Any] = []
         for database in busy:
-            with at_database(database):
+            with self._project.at(database):
                 member = members[database]
                 if last[database] > member.settled:
                     member.run_again(last[database], checkpoint)
@@ -161,25 +148,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             member.leave()
 
     def _next(self, done: Ends, most: int | None) -> Ends:
-        """Return the ends of the next batch, of about `most` rows: each database that has rows gives as many."""
+        """Return the ends of the next batch, of about `most` rows: each database gives as many."""
         from sqlqueue.contrib.spark.plan import next_end
 
         highest = {}
         for database, member in self._members().items():
-            with at_database(database):
+            with self._project.at(database):
                 if member.paused():
                     highest[database] = done[database]
                 else:
                     highest[database] = self._targets[database] if database in self._targets else member.horizon()
         members = self._members()
-        if most is not None and len(members) > 1:
-            busy = [
-                database
-                for database, member in members.items()
-                if next_end(member.log, self._options, done[database], highest[database], None, member.server)
-                > done[database]
-            ]
-            most = max(1, most // max(1, len(busy)))
+        if most is not None:
+            most = max(1, most // len(members))
         return {
             database: next_end(member.log, self._options, done[database], highest[database], most, member.server)
             for database, member in members.items()
@@ -187,11 +168,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ends(self, offset: dict[str, Any]) -> Ends:
         settled = {database: member.settled for database, member in self._members().items()}
-        return ends_of(offset, settled.keys(), self._project.home, settled)
+        return ends_of(offset, settled)
 
     def _accept(self, ends: Ends) -> None:
         for database, member in self._members().items():
-            with at_database(database):
+            with self._project.at(database):
                 member.accept(ends[database])
 
     def _members(self) -> dict[str, Membership]:
@@ -208,7 +189,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _join(self) -> None:
         options, project = self._options, self._project
-        home = project.engine(self._sources.get(project.home, ""))
+        home = project.engine()
         from sqlqueue.contrib.spark.membership import Membership
         from sqlqueue.log.topics import is_known, known
 
@@ -225,7 +206,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             for database, topics in placed.items():
                 log = project.engine(self._sources[database])
-                with at_database(database):
+                with self._project.at(database):
                     former = self._former.get(database, "")
                     member = Membership(log, options.group, topics, options.start, options.horizon_timeout, former)
                 self._joined[database] = member

@@ -22,7 +22,7 @@ class Publishing:
 
     def __init__(self, project: Project, options: SourceOptions, columns: Sequence[str]):
         refuse_columns(columns, options)
-        self._project, self._options = project.written(options), options
+        self._project, self._options = project, options
 
     def publish(self, batches: Iterator[Any]) -> WriterCommitMessage:
         """Publish a task's rows, over one connection to each database that they belong to."""

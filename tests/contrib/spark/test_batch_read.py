@@ -206,7 +206,7 @@ def test_receipts_dead_letters_and_offsets(read: Read, consuming: Consuming, spa
         ({"columns": "offset,pay"}, "no column 'pay'"),
         ({"from": "-1"}, "from must be a whole number from 0"),
         ({"since": "yesterday"}, "since must be a time such as"),
-        ({"alias": "other"}, "no alias 'other'"),
+        ({"database": "other"}, "no alias 'other'"),
         ({"fromId": "1"}, "fromId and toId are for table receipts"),
         ({"table": "receipts", "toId": "9", "from": "1"}, "instead of the offsets' from and to"),
         ({"group": "g"}, "no option 'group' for a batch read"),
@@ -233,13 +233,13 @@ def test_a_password_shows_nowhere(
     monkeypatch.setitem(connections.settings, "guarded", config)
     try:
         register(spark)
-        frame = read(alias="guarded")
+        frame = read(database="guarded")
         assert frame.count() == 1
         frame.explain("extended")
         with connection.cursor() as cursor:
             cursor.execute("ALTER USER reader IDENTIFIED BY 'another one'")
         with pytest.raises(PySparkException) as raised:
-            read(alias="guarded").count()
+            read(database="guarded").count()
         plan = frame._jdf.queryExecution().toString()
         conf = str(spark.sparkContext.getConf().getAll())
         said = capfd.readouterr()

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pytest_django import DjangoDbBlocker
 
-from sqlqueue import NewMessage, publish, publish_many
+from sqlqueue import ConfigurationError, NewMessage, publish, publish_many
 from sqlqueue.contrib.spark.analytics import hourly
 from sqlqueue.contrib.spark.archive import read_archive
 from sqlqueue.contrib.spark.models import HourlyStatistic
@@ -58,7 +58,7 @@ def test_a_batch_reads_every_database_and_names_it(several: SparkSession) -> Non
     publish_many("only", [NewMessage(1, key=key) for key in OF[A]])
     assert Counter(database for database, *_ in stored()) == {database: len(keys) for database, keys in OF.items()}
     assert read(several) == stored()
-    assert read(several, database=B) == {row for row in stored() if row[0] == B} == read(several, alias=B)
+    assert read(several, database=B) == {row for row in stored() if row[0] == B}
     assert read(several, key=OF[B][0]) == {row for row in stored() if row[2] == OF[B][0]}
     frame = several.read.format("sqlqueue").option("topic", "t").load()
     assert frame.columns[-1] == "database"
@@ -67,7 +67,7 @@ def test_a_batch_reads_every_database_and_names_it(several: SparkSession) -> Non
     with pytest.raises(PySparkException, match="name one with the option database"):
         read(several, to=10)
     assert read(several, to=10**9, database=B) == {row for row in stored() if row[0] == B}
-    with pytest.raises(PySparkException, match="there is no log on 'c'"):
+    with pytest.raises(PySparkException, match="DATABASES has no alias 'c'"):
         read(several, database="c")
 
 
@@ -85,8 +85,8 @@ def test_rows_are_published_to_the_databases_of_their_keys_once(several: SparkSe
         assert {database_of(id, BOTH) for id in alone} == {database}
         assert Topic.objects.using(alias).get(name="t").databases == ",".join(BOTH)
     assert publish("t", {}, key=KEYS[0], id=f"id-{KEYS[0]}").status == "ignored"
-    with pytest.raises(PySparkException, match="leave the option alias out"):
-        rows.write.format("sqlqueue").options(topic="t", alias=A).mode("append").save()
+    with pytest.raises(PySparkException, match="no option 'database' for a write"):
+        rows.write.format("sqlqueue").options(topic="t", database=A).mode("append").save()
 
 
 def test_a_stream_reads_every_database_once_and_the_group_stands_at_each_end(
@@ -110,30 +110,12 @@ def test_a_stream_reads_every_database_once_and_the_group_stands_at_each_end(
         assert ConsumerGroup.objects.using(alias).get(topic="t").consumer_group == "lake"
 
 
-def test_a_checkpoint_of_the_time_before_databases_goes_on(spark: SparkSession, tmp_path: Path, request: Any) -> None:
-    publish_many("mine", range(10))
-    streams = Streams(spark, tmp_path)
-    assert sum(map(len, streams.run(topic="mine"))) == 10
-    request.getfixturevalue("databases")
-    with request.getfixturevalue("django_db_blocker").unblock():
-        register(spark)
-        publish_many("mine", [NewMessage(1, key=key) for key in KEYS[:5]])
-        assert sum(map(len, streams.run(topic="mine"))) == 5
-        joined = publish("u", 1, key=OF[B][0])
-        assert streams.run(topic="mine,u") == [[joined.offset]]  # a topic, and with it a database, joins the query
-
-
-def test_a_checkpoint_of_several_databases_is_refused_without_them(
-    several: SparkSession, tmp_path: Path, settings: Any
-) -> None:
-    publish_many("t", [NewMessage(1, key=key) for key in KEYS])
+def test_a_database_joins_a_query_with_its_topic(several: SparkSession, tmp_path: Path) -> None:
+    publish_many("mine", [NewMessage(1, key=key) for key in OF[A][:5]])
     streams = Streams(several, tmp_path)
-    streams.run(topic="t")
-    settings.SQLQUEUE = {name: value for name, value in settings.SQLQUEUE.items() if name != "TOPICS"}
-    Topic.objects.update(databases="")
-    register(several)
-    with pytest.raises(StreamingQueryException, match="this project has one log"):
-        streams.run(topic="t")
+    assert sum(map(len, streams.run(topic="mine", database=A))) == 5
+    joined = publish("u", 1, key=OF[B][0])
+    assert streams.run(topic="mine,u") == [[joined.offset]]
 
 
 def archive(*words: Any, **options: Any) -> None:
@@ -165,20 +147,28 @@ def test_the_archive_has_a_part_for_each_database_and_brings_all_of_it_back(
     assert len(stored()) == 2 * len(KEYS)  # an offset of a and the same one of b make two ids
 
 
-def test_an_archive_of_the_time_before_databases_goes_on_where_it_is(
+def test_an_archive_of_one_log_is_not_mixed_with_those_of_several(
     spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     folder = tmp_path / "lake"
-    publish_many("mine", [NewMessage(1, key=key) for key in KEYS[:10]])
+    publish("mine", 1, key=KEYS[0])
     archive(folder)
     request.getfixturevalue("databases")
     with request.getfixturevalue("django_db_blocker").unblock():
         register(spark)
-        publish("mine", 2, key=KEYS[0])
+        with pytest.raises(CommandError, match="is not where the archive of mine ended"):
+            archive(folder)
         publish("u", 2, key=OF[B][0])
+        archive(folder, database=B)
+        with pytest.raises(ConfigurationError, match="move its folders and files"):
+            read_archive(spark, str(folder))
+        (folder / f"database={A}").mkdir(exist_ok=True)
+        for name in ("messages", "_archive.json"):
+            (folder / name).rename(folder / f"database={A}" / name)
+        publish("mine", 2, key=KEYS[0])
         archive(folder)
     rows = read_archive(spark, str(folder)).select("database", "topic").collect()
-    assert Counter(tuple(row) for row in rows) == {("", "mine"): 11, (B, "u"): 1}
+    assert Counter(tuple(row) for row in rows) == {(A, "mine"): 2, (B, "u"): 1}
 
 
 def test_the_analytics_of_each_database_are_in_its_own_tables(several: SparkSession) -> None:

@@ -82,7 +82,7 @@ def test_a_process_without_django_sets_it_up_with_the_databases_of_its_tasks(
 
 
 def test_a_django_of_ones_own_stays_as_it_is(projects: list[Project], tmp_path: Path) -> None:
-    before = OF_ONES_OWN.replace("THEIR_APPS", '["django.contrib.contenttypes", "sqlqueue"]')
+    before = OF_ONES_OWN.replace("THEIR_APPS", '["django.contrib.contenttypes", "sqlqueue", "sqlqueue.contrib.spark"]')
     found, opened, queue, name = task(tmp_path, projects, before)
     assert found == [["null", "0"], ["null", "1"]]
     assert (opened, queue, name) == ([], {"DATABASE": "theirs"}, "theirs")
@@ -94,6 +94,6 @@ def test_the_project_that_the_environment_names_is_the_processs_own(projects: li
     assert "mysite" in task(tmp_path, projects[:1], DJANGO_SETTINGS_MODULE="mysite.settings")
 
 
-def test_a_django_without_sqlqueue_is_refused_in_words(projects: list[Project], tmp_path: Path) -> None:
+def test_a_django_without_this_app_is_refused_in_words(projects: list[Project], tmp_path: Path) -> None:
     said = task(tmp_path, projects[:1], OF_ONES_OWN.replace("THEIR_APPS", "[]"))
-    assert "has a Django without sqlqueue: add it to INSTALLED_APPS there, too" in said
+    assert "has a Django without sqlqueue.contrib.spark: add it to INSTALLED_APPS there" in said

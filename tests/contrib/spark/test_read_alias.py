@@ -45,7 +45,7 @@ def test_a_batch_reads_the_replica_and_what_moves_something_does_not(
         )
 
     assert payloads() == ['"first"']
-    assert payloads(alias="default") == ['"first"', '"later"']
+    assert payloads(database="default") == ['"first"', '"later"']
 
     said = run("queueanalytics", "--topic", "t", "--dry-run")
     assert said.code == 0, said

@@ -18,7 +18,7 @@ from sqlqueue.contrib.spark.models.archive_segment import MESSAGES, RECEIPTS
 from sqlqueue.core.bounds import CENTURY
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon
-from sqlqueue.database.log import current_log, home_log, reading_log
+from sqlqueue.database.log import current_log, reading_log
 from sqlqueue.exceptions import HorizonUnknown
 from sqlqueue.log.seek import key_before
 from sqlqueue.management import arguments
@@ -97,7 +97,7 @@ class Command(SparkCommand):
         from sqlqueue.contrib.spark.manifest import ForeignSegment
 
         root = options["archive"]
-        archive = of_database(root, database, home_log() == current_log()) if root else None
+        archive = of_database(root, database) if root else None
         segments = ArchiveSegment.objects.using(current_log().alias)
         if archive:
             try:

@@ -14,7 +14,7 @@ from sqlqueue.contrib.spark.management.base import SparkCommand
 from sqlqueue.contrib.spark.models.archive_segment import MESSAGES, RECEIPTS
 from sqlqueue.contrib.spark.segments import newest_receipts
 from sqlqueue.core.bounds import CENTURY
-from sqlqueue.database.log import current_log, home_log
+from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.management import arguments
 
@@ -127,7 +127,7 @@ class Command(SparkCommand):
         from sqlqueue.contrib.spark.archive import of_database
         from sqlqueue.contrib.spark.archiving import archive_topic
 
-        folder = of_database(options["folder"], database, home_log() == current_log())
+        folder = of_database(options["folder"], database)
         with archivist(current_log(), topic, timeout=options["wait"], say=self.say) as owner:
             for kind in kinds(options):
                 for segment in archive_topic(
@@ -151,7 +151,7 @@ class Command(SparkCommand):
         from sqlqueue.contrib.spark.archiving import differences, gaps, unknown_segments
 
         existing(options["folder"])
-        folder = of_database(options["folder"], database, home_log() == current_log())
+        folder = of_database(options["folder"], database)
         wrong: list[str] = []
         with archivist(current_log(), topic, timeout=options["wait"], say=self.say) as owner:
             for kind in kinds(options):
