@@ -359,7 +359,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "database.server_session:YOUNG",
         "database.online_migration:PAUSE",
         "database.online_migration:WAIT",
-        "contrib.spark.archivist:PAUSE",
+        "contrib.spark.whole_topic:PAUSE",
         "log.calls:ASK_GROUPS_EVERY",
         "log.calls:FETCHED_WITHIN",
         "log.notifier:ADDRESSES_LAST",

@@ -11,8 +11,8 @@ from sqlqueue.conf import settings
 from sqlqueue.contrib.spark import segments
 from sqlqueue.contrib.spark.models import ArchiveSegment
 from sqlqueue.contrib.spark.models.archive_segment import MESSAGES
-from sqlqueue.contrib.spark.renewal_loop import RenewalLoop, insist
 from sqlqueue.contrib.spark.segments import OffsetRange
+from sqlqueue.contrib.spark.whole_topic import Holders, RenewalLoop, insist, take_all
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon, highest_offset
@@ -20,15 +20,14 @@ from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases import heartbeat, release
-from sqlqueue.leases.acquire import AcquiredPartition, acquire, not_taken
+from sqlqueue.leases.acquire import AcquiredPartition
 from sqlqueue.leases.renewal import Renewal
-from sqlqueue.log import groups, layouts
+from sqlqueue.log import groups
 from sqlqueue.models import Topic
 
 T = TypeVar("T")
 
 GROUP = "archive"
-PAUSE = 0.2
 
 
 class Archivist:
@@ -127,7 +126,21 @@ def archivist(
     renewing = RenewalLoop(renewal, settings.HEARTBEAT_INTERVAL, insist)
     renewing.start()
     try:
-        taken = _take_all(log, name, group, options, horizon, deadline, say)
+        release.shorten_stale(log, settings.LEASE_DURATION)  # there may be no consumer process that does it
+        taken = take_all(
+            log,
+            name,
+            group,
+            topic,
+            priorities=options.priorities,
+            horizon=horizon.value,
+            server=server,
+            deadline=deadline,
+            refused=lambda others: LeaseLost(
+                f"topic {topic!r} is being archived by {_holders(others)}: let it end, or wait longer"
+            ),
+            waiting=lambda others: say(f"{topic}: waiting for {_holders(others) or 'its partitions'}"),
+        )
         yield Archivist(log, options, name, horizon, taken)
     finally:
         renewing.stop()
@@ -136,34 +149,5 @@ def archivist(
         heartbeat.leave(log, name)
 
 
-def _take_all(
-    log: Log, name: str, group: str, topic: Topic, horizon: Horizon, deadline: float, say: Callable[[str], None]
-) -> list[AcquiredPartition]:
-    groups.start_epochs(log, group, topic.name)
-    wanted, taken, said = set(layouts.numbers(log, topic.name)), [], False
-    release.shorten_stale(log, settings.LEASE_DURATION)  # there may be no consumer process that does it
-    while True:
-        taken += acquire(
-            log,
-            name,
-            group,
-            topic.name,
-            sorted(wanted),
-            priorities=topic.priorities,
-            lease_duration=settings.LEASE_DURATION,
-            horizon=horizon.value,
-            server=horizon.server,
-            in_order=False,  # it reads all epochs together, by offset
-        )
-        others = not_taken(log, group, topic.name, taken)
-        if not others:
-            return taken
-        wanted, holders = set(others), sorted(set(others.values()))
-        if time.monotonic() > deadline:
-            raise LeaseLost(
-                f"topic {topic.name!r} is being archived by {', '.join(holders)}: let it end, or wait longer"
-            )
-        if not said:
-            say(f"{topic.name}: waiting for {', '.join(filter(None, holders)) or 'its partitions'}")
-            said = True
-        time.sleep(PAUSE)
+def _holders(others: Holders) -> str:
+    return ", ".join(filter(None, sorted(set(others.values()))))

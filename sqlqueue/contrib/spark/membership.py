@@ -16,7 +16,7 @@ from django.db import Error
 
 from sqlqueue.conf import settings
 from sqlqueue.contrib.spark.plan import wait_for_horizon
-from sqlqueue.contrib.spark.renewal_loop import RenewalLoop, skip
+from sqlqueue.contrib.spark.whole_topic import RenewalLoop, skip, take_all
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
@@ -24,11 +24,11 @@ from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
-from sqlqueue.leases.acquire import AcquiredPartition, acquire, not_taken
+from sqlqueue.leases.acquire import AcquiredPartition
 from sqlqueue.leases.heartbeat import leave, subscriber_name
 from sqlqueue.leases.release import free, shorten_stale
 from sqlqueue.leases.renewal import Renewal, Renewed, Shown
-from sqlqueue.log import fence, groups, layouts
+from sqlqueue.log import fence
 from sqlqueue.log.groups import LATEST, lock_topic, register_at, revoke
 from sqlqueue.log.proof import select
 from sqlqueue.log.topics import topic_info
@@ -201,35 +201,20 @@ class Membership:
             revoke(self.log, self.group, topic, falls=False)
 
     def _take(self, topic: str, floor: int) -> list[AcquiredPartition]:
-        info = topic_info(self.log, topic)
-        groups.start_epochs(self.log, self.group, topic)
-        wanted = layouts.numbers(self.log, topic)
-        deadline = time.monotonic() + ACQUIRE_TIMEOUT
-        owned: dict[int, AcquiredPartition] = {}
-        while True:
-            for taken in acquire(
-                self.log,
-                self.name,
-                self.group,
-                topic,
-                wanted,
-                priorities=info.priorities,
-                lease_duration=settings.LEASE_DURATION,
-                horizon=floor,
-                server=self.server,
-                in_order=False,  # a micro-batch has all epochs up to an offset
-            ):
-                owned[taken.id] = taken
-            wanted = sorted(not_taken(self.log, self.group, topic, owned.values()))
-            if not wanted:
-                return list(owned.values())
-            if time.monotonic() > deadline:
-                free(self.log, self.name)
-                raise ConfigurationError(
-                    f"partitions {wanted[:5]} of topic {topic!r} have another owner in group {self.group!r}: stop its "
-                    "consumers, or give the stream a group of its own"
-                )
-            time.sleep(0.1)
+        return take_all(
+            self.log,
+            self.name,
+            self.group,
+            topic,
+            priorities=topic_info(self.log, topic).priorities,
+            horizon=floor,
+            server=self.server,
+            deadline=time.monotonic() + ACQUIRE_TIMEOUT,
+            refused=lambda others: ConfigurationError(
+                f"partitions {sorted(others)[:5]} of topic {topic!r} have another owner in group {self.group!r}: stop "
+                "its consumers, or give the stream a group of its own"
+            ),
+        )
 
     def _renewed(self, renewed: Renewed) -> None:
         if renewed.leases < self._leases:

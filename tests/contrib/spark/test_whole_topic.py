@@ -7,7 +7,7 @@ import pytest
 from django.db import Error, IntegrityError, OperationalError, ProgrammingError
 
 from sqlqueue import publish
-from sqlqueue.contrib.spark.renewal_loop import OnError, RenewalLoop, insist, skip
+from sqlqueue.contrib.spark.whole_topic import OnError, RenewalLoop, insist, skip
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
 from sqlqueue.leases import heartbeat, release

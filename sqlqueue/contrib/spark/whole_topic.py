@@ -1,17 +1,78 @@
-"""A thread that renews a subscriber's heartbeat and leases until it is stopped.
+"""A whole topic of a group owned by one subscriber: it takes all partitions together, and a thread renews its leases.
 
-It is told what to do about the database's errors: `insist` (archiving) or `skip` (streams).
+The thread is told what to do about the database's errors: `insist` (archiving) or `skip` (streams).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 
 from django.db import Error, connections
 
+from sqlqueue.conf import settings
 from sqlqueue.database import retries
+from sqlqueue.database.log import Log
+from sqlqueue.database.server_identity import ServerIdentity
+from sqlqueue.leases import release
+from sqlqueue.leases.acquire import AcquiredPartition, acquire, not_taken
 from sqlqueue.leases.renewal import Renewal, Renewed
+from sqlqueue.log import groups, layouts
+
+PAUSE = 0.2  # seconds between two attempts
+
+Holders = Mapping[int, str]  # who has the partitions that were not taken, by number
+
+
+def take_all(
+    log: Log,
+    name: str,
+    group: str,
+    topic: str,
+    *,
+    priorities: int,
+    horizon: int,
+    server: ServerIdentity,
+    deadline: float,
+    refused: Callable[[Holders], Exception],
+    waiting: Callable[[Holders], None] = lambda holders: None,
+) -> list[AcquiredPartition]:
+    """Take all partitions of a topic, of every epoch together: their owner reads up to an offset whatever the epoch.
+
+    deadline: monotonic seconds until which other owners are waited for. Raises what `refused` returns after it, and
+    frees what was taken. waiting: called once if another subscriber has some.
+    """
+    groups.start_epochs(log, group, topic)
+    wanted = sorted(layouts.numbers(log, topic))
+    owned: dict[int, AcquiredPartition] = {}
+    said = False
+    while True:
+        for taken in acquire(
+            log,
+            name,
+            group,
+            topic,
+            wanted,
+            priorities=priorities,
+            lease_duration=settings.LEASE_DURATION,
+            horizon=horizon,
+            server=server,
+            in_order=False,
+        ):
+            owned[taken.id] = taken
+        others = not_taken(log, group, topic, owned.values())
+        if not others:
+            return list(owned.values())
+        if time.monotonic() > deadline:
+            release.free(log, name)
+            raise refused(others)
+        if not said:
+            waiting(others)
+            said = True
+        wanted = sorted(others)
+        time.sleep(PAUSE)
+
 
 # Calls renew() and handles the database's errors; returns None if nothing was renewed. Its second argument tells
 # whether the loop has been stopped.
