@@ -1,4 +1,7 @@
-"""Backfill: rows of files as messages, those of a key in the files' order; a repeated run publishes no row again."""
+"""Backfill: rows of files as messages, those of a key in the files' order; a repeated run publishes no row again.
+
+Ids are made of values: equal values give the same id, whatever else a file holds, and different values another one.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,14 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructField, StructType, VariantType
 
-from sqlqueue.contrib.spark.files import FILE, HIDDEN, POSITION
-from sqlqueue.contrib.spark.ids import hashed, joined, json_text, named, text_of
+from sqlqueue.contrib.spark.files import FILE, HIDDEN, LINE, POSITION, TEXT, TEXTS, UNFIT, quoted
 from sqlqueue.contrib.spark.session import refuse_other_zone
-from sqlqueue.contrib.spark.unfit import time_of, why_unfit
+from sqlqueue.contrib.spark.writer import to_json
+from sqlqueue.exceptions import ConfigurationError
+
+NO_VALUE = "\\N"
 
 
 def as_messages(
@@ -23,23 +29,31 @@ def as_messages(
     time: str = "",
     order: Sequence[str] = (),
 ) -> DataFrame:
-    """Return rows as messages: payload (a struct of the named columns, or of all, of which publishing makes JSON), key,
-    id and headers. A row of files that does not fit fails when it is published.
+    """Return rows as messages: payload (JSON text of the named columns, or of all), key, id and headers. A row of files
+    that does not fit fails when it is published.
 
     key, id: columns whose values, as text and joined by "|", become key and id. Without id columns the id is a hash of
     key and payload, so that equal rows are one message. payload: columns of the payload; all if it is empty. time: a
     column for the header "time", in UTC. order: columns for in_order() to sort by, kept under names of their own.
+    Raises ConfigurationError for columns of a payload that is a line of JSON, which is published as it is.
     """
     refuse_other_zone(rows.sparkSession)
+    if LINE in rows.columns and payload:
+        raise ConfigurationError("JSON lines are published as they are: to choose columns, read them as a DataFrame")
     names = list(payload) or [name for name in rows.columns if name not in HIDDEN]
-    body = F.struct(*(named(rows, name) for name in names))
+    body = F.col(LINE) if LINE in rows.columns else to_json(F.struct(*(_own(rows, name) for name in names)))
     if FILE in rows.columns:
-        why = why_unfit(rows, time)
+        reasons = [F.col(UNFIT)] if UNFIT in rows.columns else []
+        why = F.coalesce(*reasons, no_time(rows, time))
         body = F.when(why.isNull(), body).otherwise(F.raise_error(F.concat(F.col(FILE), F.lit(": "), why)))
     key_text = F.coalesce(_joined(rows, key), F.lit("")) if key else F.lit("")
     id_text = _joined(rows, id) if id else hashed(rows, key, names)
     columns = [body.alias("payload"), key_text.alias("key"), id_text.alias("id"), _headers(rows, time).alias("headers")]
-    columns += [F.col(named(rows, column)).alias(f"_order{number:03}") for number, column in enumerate(order)]
+    for number, name in enumerate(order):
+        column = _own(rows, name)
+        if LINE in rows.columns:  # a text: numbers by their size
+            columns.append(column.try_cast("double").alias(f"_order{number:03}"))
+        columns.append(column.alias(f"_order{number:03}_"))
     return rows.select(*columns, *(column for column in POSITION if column in rows.columns))
 
 
@@ -68,19 +82,69 @@ def totals(messages: DataFrame) -> dict[str, Any]:
     return dict(row.asDict())
 
 
+def joined(texts: Sequence[Column]) -> Column:
+    """Return several texts joined by |, with \\ and | escaped by \\ and NULL as \\N; a single text is unchanged."""
+    if len(texts) == 1:
+        return texts[0]
+    escaped = (F.regexp_replace(text, r"([\\|])", r"\\$1") for text in texts)
+    return F.concat_ws("|", *(F.coalesce(text, F.lit(NO_VALUE)) for text in escaped))
+
+
+def hashed(rows: DataFrame, *parts: Sequence[str]) -> Column:
+    """Return a hash of the texts of lists of columns. NULL adds nothing to it."""
+    lists = [F.struct(*(text_of(rows, name).alias(name) for name in part)) for part in parts if part]
+    named = (column.alias(f"_{number}") for number, column in enumerate(lists))
+    return F.sha2(F.to_json(F.struct(*named), {"ignoreNullFields": "true"}), 256)
+
+
+def no_time(rows: DataFrame, name: str) -> Column:
+    """Return why a row has not the time that its column must have, as text; NULL if it has, or none is wanted."""
+    if not name:
+        return F.lit(None).cast("string")
+    text = text_of(rows, name)
+    said = F.concat(F.lit(f"column {name!r} has no time: "), text)
+    return F.when(text.isNotNull() & _time_of(rows, name).isNull(), said)
+
+
+def text_of(rows: DataFrame, name: str) -> Column:
+    """Return a column's values as text: the text in the files where it is known, so that the type that other rows lead
+    to does not change it."""
+    own = _own(rows, name)
+    if LINE in rows.columns:
+        return own
+    field = rows.select(own).schema.fields[0]
+    if TEXTS in rows.columns and TEXT in field.metadata:
+        return F.col(TEXTS).getField(field.metadata[TEXT])
+    if isinstance(field.dataType, BinaryType):
+        return F.base64(own)
+    if isinstance(field.dataType, (ArrayType, MapType, StructType, VariantType)):
+        return to_json(own)
+    return own.cast("string")
+
+
+def _own(rows: DataFrame, name: str) -> Column:
+    """Return a column, whose name may contain dots, or a field in one; of JSON lines the text of a value in them."""
+    if LINE not in rows.columns:
+        return F.col(quoted(name) if name in rows.columns else name)
+    if name == LINE:
+        return F.col(LINE)
+    column, _, inner = name.partition(".")
+    text = F.from_json(LINE, StructType([StructField(column, StringType())]))[column]
+    return F.get_json_object(text, f"$.{inner}") if inner else text
+
+
+def _time_of(rows: DataFrame, name: str) -> Column:
+    return _own(rows, name).try_cast("timestamp")
+
+
 def _joined(rows: DataFrame, names: Sequence[str]) -> Column:
     return joined([text_of(rows, name) for name in names])
-
-
-def shown(messages: DataFrame) -> DataFrame:
-    """Return messages with the payload's JSON text, as publishing makes it."""
-    return messages.withColumn("payload", json_text("payload"))
 
 
 def _headers(rows: DataFrame, time: str) -> Column:
     if not time:
         return F.lit(None).cast("string")
-    at = F.date_format(time_of(rows, time), "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")  # the session is in UTC
+    at = F.date_format(_time_of(rows, time), "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")  # the session is in UTC
     return F.when(at.isNotNull(), F.to_json(F.struct(at.alias("time"))))
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlqueue.conf import settings
-from sqlqueue.contrib.spark.arrow_json import headers_of, payload_of
 from sqlqueue.contrib.spark.options import SourceOptions
 from sqlqueue.contrib.spark.writer import COLUMNS, IDS
+from sqlqueue.core.codec import checked_json, encode_headers
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database import retries
 from sqlqueue.database.gate import row_size
@@ -23,6 +24,7 @@ from sqlqueue.log.conflicts import add_many
 from sqlqueue.log.encoding import NOTHING
 from sqlqueue.log.placement import destination
 from sqlqueue.log.topics import published_topic
+from sqlqueue.payloads.versions import OF_PAYLOAD, OWN, refuse_reserved
 
 LONGEST_OUTAGE = 30.0  # seconds for which a server that is away is waited for, until the task fails
 
@@ -45,18 +47,16 @@ class Publisher:
     def take(self, batch: Any) -> None:
         """Publish the rows of an Arrow batch, or let them wait for others. Raises InvalidMessage."""
         columns = {name: batch.column(name) for name in batch.schema.names}
-        payload = payload_of(columns["payload"].type) if "payload" in columns else lambda value: NOTHING
-        headers = headers_of(columns["headers"].type) if "headers" in columns else lambda value: None
         nothing = [None] * batch.num_rows
         lists = (columns[name].to_pylist() if name in columns else nothing for name in COLUMNS)
         for topic, value, body, key, id, head, priority, delay, expires, group in zip(*lists):
             if id is None and self._ids == "column":
                 raise InvalidMessage("a row has no id, so that a repeated task would publish it again: " + IDS)
-            text = payload(value)
+            text = NOTHING if value is None else checked_json(value)
             if body is not None and text != NOTHING:
                 raise InvalidMessage("a row has a payload and a body (bytes): leave one of them null")
             message = NewMessage(None, key=key or "", id=id, priority=priority or 0, delay=delay, group=group or "")
-            self._add(topic or self._topic, message, text, headers(head), body, expires)
+            self._add(topic or self._topic, message, text, _headers(head), body, expires)
 
     def _add(
         self, topic: str | None, message: NewMessage, payload: str, headers: str | None, body: Any, expires: Any
@@ -110,3 +110,22 @@ def publish(options: SourceOptions, batches: Iterator[Any]) -> None:
     for batch in batches:
         publisher.take(batch)
     publisher.flush()
+
+
+def _headers(value: str | None) -> str | None:
+    """Return headers, JSON text of an object, checked.
+
+    Those of a message that was read keep what the queue said of its payload, but neither its batch nor the wish for a
+    reply. Raises InvalidMessage for names that are the queue's, as publish() does.
+    """
+    if value is None:
+        return None
+    try:
+        headers = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise InvalidMessage(f"headers are not JSON text: {error}") from None
+    if isinstance(headers, dict):
+        for name in OWN - OF_PAYLOAD:  # its batch has counted it, or is gone, and its caller has got the reply
+            headers.pop(name, None)
+        refuse_reserved(headers.keys() - OF_PAYLOAD)
+    return encode_headers(headers)

@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 
 from sqlqueue.contrib.spark.archive import parts
 from sqlqueue.contrib.spark.archive_rows import MESSAGES
+from sqlqueue.contrib.spark.backfill import joined
 from sqlqueue.contrib.spark.files import ROW
-from sqlqueue.contrib.spark.ids import joined
 from sqlqueue.contrib.spark.manifest import DamagedArchive, without_gaps
 from sqlqueue.contrib.spark.options import microseconds, utc_time
 from sqlqueue.exceptions import ConfigurationError

@@ -67,7 +67,7 @@ class SqlqueueSource(DataSource):
         if overwrite:
             raise ConfigurationError("messages are only added to the log: call .mode('append')")
         values = options.read(self.given, options.WRITE, doing)
-        return Publishing(self._project(), values, schema.fieldNames())
+        return Publishing(self._project(), values, schema)
 
     def _project(self) -> Project:
         if not self.packed:

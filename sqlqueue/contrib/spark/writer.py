@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import NullType, StringType, StructType
 
 from sqlqueue.contrib.spark.options import SourceOptions
 from sqlqueue.contrib.spark.project import Project
@@ -17,11 +20,28 @@ COLUMNS = ("topic", "payload", "body", "key", "id", "headers", "priority", "dela
 IDS = "give the rows a column id with a fixed id for each, or set the option ids=none if duplicates do no harm"
 
 
+# How Spark writes JSON of a payload: times in UTC as ISO 8601, and what is NULL, too.
+AS_JSON = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "timeZone": "UTC",
+}
+
+
+def to_json(column: Column) -> Column:
+    """Return the JSON text of a struct, map, array or VARIANT, as a payload or as headers.
+
+    Decimals are numbers with all their digits, binary is base64, and intervals, NaN and the keys of maps are texts.
+    """
+    return F.to_json(column, AS_JSON)
+
+
 class Publishing:
     """Publishes rows. It holds no connection, since it is sent to other machines."""
 
-    def __init__(self, project: Project, options: SourceOptions, columns: Sequence[str]):
-        refuse_columns(columns, options)
+    def __init__(self, project: Project, options: SourceOptions, schema: StructType):
+        refuse_columns(schema, options)
         self._project, self._options = project, options
 
     def publish(self, batches: Iterator[Any]) -> WriterCommitMessage:
@@ -35,15 +55,21 @@ class Publishing:
         return WriterCommitMessage()
 
 
-def refuse_columns(columns: Sequence[str], options: SourceOptions) -> None:
+def refuse_columns(schema: StructType, options: SourceOptions) -> None:
     """Raise ConfigurationError for columns that cannot become messages, before a row is written."""
-    for name in columns:
-        if name not in COLUMNS:
-            raise ConfigurationError(f"sqlqueue cannot write a column {name!r}.{did_you_mean(name, COLUMNS)}")
+    columns = schema.fieldNames()
+    for field in schema:
+        if field.name not in COLUMNS:
+            raise ConfigurationError(
+                f"sqlqueue cannot write a column {field.name!r}.{did_you_mean(field.name, COLUMNS)}"
+            )
+        if field.name in ("payload", "headers") and not isinstance(field.dataType, (StringType, NullType)):
+            raise ConfigurationError(
+                f"{field.name} must be JSON text, not {field.dataType.simpleString()}: make it by to_json() of "
+                "sqlqueue.contrib.spark.writer"
+            )
     if "payload" not in columns and "body" not in columns:
-        raise ConfigurationError(
-            "sqlqueue needs a column payload to write: JSON text, or a struct, map or array; or a column body: bytes"
-        )
+        raise ConfigurationError("sqlqueue needs a column payload to write, JSON text, or a column body: bytes")
     if "topic" not in columns and not options.topics:
         raise ConfigurationError(
             "sqlqueue needs a topic to publish to: set the option topic, or give the rows a column topic"

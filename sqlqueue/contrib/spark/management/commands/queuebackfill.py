@@ -67,9 +67,8 @@ class Command(SparkCommand):
         with self.spark(options) as spark:
             from pyspark.errors import AnalysisException
 
-            from sqlqueue.contrib.spark.backfill import as_messages, in_order, publish
-            from sqlqueue.contrib.spark.files import read_files
-            from sqlqueue.contrib.spark.unfit import refuse_unfit
+            from sqlqueue.contrib.spark.backfill import as_messages, in_order, no_time, publish
+            from sqlqueue.contrib.spark.files import read_files, refuse_unfit
 
             try:
                 rows = read_files(spark, options["paths"], format_of(options), dict(options["option"]))
@@ -84,8 +83,7 @@ class Command(SparkCommand):
                 )
             except AnalysisException as error:  # a missing file or column: the message says which there are
                 raise CommandError(str(error)) from error
-            # Without a list of columns all are published.
-            refuse_unfit(rows, options["time"] or "", payload)
+            refuse_unfit(rows, no_time(rows, options["time"] or ""))
             if options["dry_run"]:
                 self.preview(messages)
                 return
@@ -96,11 +94,11 @@ class Command(SparkCommand):
 
     def preview(self, messages: DataFrame) -> None:
         """Count the rows as messages, and print some of them."""
-        from sqlqueue.contrib.spark.backfill import shown, totals
+        from sqlqueue.contrib.spark.backfill import totals
 
         counted = totals(messages)
         self.say("{rows:,} rows would be {ids:,} messages with {keys:,} keys, for example:".format(**counted))
-        for row in shown(messages.limit(SHOWN)).toLocalIterator():
+        for row in messages.limit(SHOWN).toLocalIterator():
             self.say(f"  key={row['key']!r} id={row['id']!r} headers={row['headers']} payload={row['payload']}")
         for name, longest, most in (
             ("id", counted["longest_id"], ID_LENGTH),
