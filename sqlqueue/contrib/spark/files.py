@@ -108,8 +108,9 @@ def refuse_unfit(rows: DataFrame, no_time: Column | None = None) -> None:
         if "CSV header" not in str(error):
             raise
         said, _, file = str(error)[str(error).index("CSV header") :].partition("CSV file: ")
+        where, differ = file.split()[0], " ".join(said.split())
         raise InvalidMessage(
-            f"{file.split()[0]}, line 1: the columns are not those of the first file ({' '.join(said.split())}): publish "
+            f"{where}, line 1: the columns are not those of the first file ({differ}): publish "
             "files with other columns by themselves. Nothing was published"
         ) from None
     for row in found:

@@ -189,8 +189,8 @@ def test_rows_without_ids_need_a_word(spark: SparkSession) -> None:
         ("id string, payload string", ("a", "NaN"), {"topic": "t"}, "NaN is no number of JSON"),
         ("id string, payload double", ("a", 0.5), {"topic": "t"}, "payload must be JSON text, not double"),
         (
-            "id string, payload string, headers map<string,string>",
-            ("a", "1", {}),
+            "id string, body binary, headers map<string,string>",
+            ("a", bytearray(b"1"), {}),
             {"topic": "t"},
             "make it by to_json()",
         ),
