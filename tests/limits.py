@@ -278,7 +278,6 @@ OVER: dict[str, str] = {
     "contrib.spark.ranges:BUCKETS": "tests/contrib/spark/test_plan.py::test_every_row_is_read_once",
     "contrib.spark.ranges:ROWS_OF_ONE_QUERY": "tests/contrib/spark/test_plan.py::test_every_row_is_read_once",
     "contrib.spark.ranges:ROWS_WORTH_PARTING": "tests/contrib/spark/test_plan.py::test_every_row_is_read_once",
-    "contrib.spark.publisher:LONGEST_OUTAGE": "tests/contrib/spark/test_write.py::test_a_server_that_is_away_is_waited_for_unless_something_would_be_there_twice",
     "contrib.spark.scan:ROWS_AT_ONCE": "tests/contrib/spark/test_plan.py::test_a_result_is_read_past_what_is_fetched_at_once",
     "contrib.spark.files:DIGITS": "tests/contrib/spark/test_values_of_files.py::test_what_does_not_fit_is_refused_with_its_file_and_line",
     "contrib.spark.files:SHOWN": "tests/contrib/spark/test_values_of_files.py::test_what_does_not_fit_is_refused_with_its_file_and_line",

@@ -101,12 +101,10 @@ def find_offset(log: Log, row: LogRow, latest: bool = False) -> int | None:
     return found[0] if found else None
 
 
-def insert_many(log: Log, rows: Sequence[LogRow], may_repeat: bool) -> int:
-    """Add messages, all or none of them, in as few statements as the server takes; return how many of them were new."""
-    if may_repeat:
-        return len(insert_new(log, rows))
-    _in_statements(log, rows, _insert_or_detour)
-    return len(rows)
+def insert_many(log: Log, rows: Sequence[LogRow], may_repeat: bool) -> None:
+    """Add messages, all or none of them, in as few statements as the server takes. may_repeat: only those whose ids the
+    log does not have."""
+    _in_statements(log, rows, _insert_unknown if may_repeat else _insert_or_detour)
 
 
 def _insert_or_detour(log: Log, rows: Sequence[LogRow]) -> None:
@@ -149,7 +147,12 @@ def row_size(row: LogRow) -> float:
     return ROW + names + bound(row.payload) + bound(row.headers or "") + 2 * len(row.body or b"")
 
 
-def _insert_new(log: Log, rows: Sequence[LogRow], overtakes: bool) -> Iterable[Identity]:
+def _insert_unknown(log: Log, rows: Sequence[LogRow]) -> None:
+    _insert_new(log, rows, overtakes=False, tell=False)
+
+
+def _insert_new(log: Log, rows: Sequence[LogRow], overtakes: bool, tell: bool = True) -> Iterable[Identity]:
+    """tell: return which were new, of which MySQL has to be asked."""
     once = each_once(rows)
     if log.dialect.vendor != "mysql":
         ending = f"{KEEP_DUPLICATE} RETURNING topic, message_id, partition_key"
@@ -164,7 +167,7 @@ def _insert_new(log: Log, rows: Sequence[LogRow], overtakes: bool) -> Iterable[I
         if overtakes:
             raise
         return _detoured(log, new, may_repeat=True)
-    return inserted(log, INSERTED, first, list(map(identity_of, new)))
+    return inserted(log, INSERTED, first, list(map(identity_of, new))) if tell else ()
 
 
 def ids_in_log(log: Log, rows: Sequence[LogRow]) -> set[Identity]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,7 +12,8 @@ from sqlqueue.contrib.spark.writer import COLUMNS, IDS
 from sqlqueue.core.codec import checked_json, encode_headers
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database import retries
-from sqlqueue.database.gate import row_size
+from sqlqueue.database.gate import ids_scheduled, insert_many, row_size
+from sqlqueue.database.ids import identity_of
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.limits import check_row
 from sqlqueue.database.log import Log, home_log
@@ -26,23 +26,14 @@ from sqlqueue.log.placement import destination
 from sqlqueue.log.topics import published_topic
 from sqlqueue.payloads.versions import OF_PAYLOAD, OWN, refuse_reserved
 
-LONGEST_OUTAGE = 30.0  # seconds for which a server that is away is waited for, until the task fails
-
-
-class _Pending:
-    """The messages of one database that wait for the next INSERT."""
-
-    def __init__(self) -> None:
-        self.rows: list[LogRow] = []
-        self.size = 0.0
-
 
 class Publisher:
-    """Publishes the rows of one task in statements of at most 1,000 rows and 1 MB each, each committed by itself."""
+    """Publishes the rows of one task in statements of at most 1,000 rows and 2 MB each, each committed by itself."""
 
     def __init__(self, options: SourceOptions):
         self._ids, self._topic = options.ids, next(iter(options.topics), None)
-        self._pending: dict[Log, _Pending] = {}
+        self._waiting: dict[Log, list[LogRow]] = {}
+        self._sizes: dict[Log, float] = {}  # in bytes, of what waits
 
     def take(self, batch: Any) -> None:
         """Publish the rows of an Arrow batch, or let them wait for others. Raises InvalidMessage."""
@@ -74,34 +65,30 @@ class Publisher:
         check_row(log, row, settings.MAX_PAYLOAD_BYTES)
         delay = None if message.delay is None else seconds(message.delay)
         row = row._replace(scheduled_for=delay, named=message.id is not None)
-        pending, size = self._pending.setdefault(log, _Pending()), row_size(row)
-        full = len(pending.rows) >= log.dialect.rows_of_one_insert
-        if full or pending.size + size > STATEMENT:
+        waiting, size = self._waiting.setdefault(log, []), row_size(row)
+        if len(waiting) >= log.dialect.rows_of_one_insert or self._sizes.get(log, 0) + size > STATEMENT:
             self._flush(log)
-        pending.rows.append(row)
-        pending.size += size
+        waiting.append(row)
+        self._sizes[log] = self._sizes.get(log, 0) + size
 
     def flush(self) -> None:
         """Publish what waits."""
-        for log in self._pending:
+        for log in self._waiting:
             self._flush(log)
 
     def _flush(self, log: Log) -> None:
-        pending = self._pending[log]
-        if pending.rows:
-            _send(log, pending.rows)
-            pending.rows, pending.size = [], 0.0
+        retries.run_statement(log, _add, log, self._waiting[log])
+        self._waiting[log].clear()
+        self._sizes[log] = 0
 
 
-def _send(log: Log, rows: Sequence[LogRow]) -> None:
-    """Add messages, again after contention; and while the server is away, if all have ids, so that none is there twice
-    then."""
-    if not all(row.named for row in rows):
-        retries.run_statement(log, add_many, log, rows)
-        return
-    end = time.monotonic() + LONGEST_OUTAGE
-    if retries.patiently(log, add_many, log, rows, give_up=lambda: time.monotonic() > end) is None:
+def _add(log: Log, rows: Sequence[LogRow]) -> None:
+    """Add messages, but those with ids that are taken. Nobody asks which, so of plain ones the server is not."""
+    if not all(row.named and row.scheduled_for is None for row in rows):
         add_many(log, rows)
+        return
+    known = ids_scheduled(log, rows)
+    insert_many(log, [row for row in rows if identity_of(row) not in known], may_repeat=True)
 
 
 def publish(options: SourceOptions, batches: Iterator[Any]) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import InterfaceError, connection
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -25,7 +26,6 @@ from sqlqueue.contrib.spark.session import register
 from sqlqueue.contrib.spark.tables import MESSAGES
 from sqlqueue.contrib.spark.writer import to_json
 from sqlqueue.core.keys import partition_of
-from sqlqueue.log.conflicts import add_many
 from sqlqueue.models import Message, ScheduledMessage, Topic
 from sqlqueue.testing import published
 from tests.database.test_session_values import options as options
@@ -251,38 +251,19 @@ def test_topics_that_nothing_declares_and_those_of_dead_letters_are_refused(
     assert set(Message.objects.filter(message_id="a").values_list("topic", flat=True)) == {"orders", "former"}
 
 
-def outage(times: int) -> Callable[..., object]:
-    """Return what adds messages once the server, which is away, was asked so many times."""
-    asked: list[object] = []
-
-    def add(*given: Any) -> object:
-        asked.append(given)
-        if len(asked) <= times:
-            raise InterfaceError("connection already closed")
-        return add_many(*given)
-
-    return add
-
-
 def rows_of(*ids: str | None) -> Iterator[Any]:
     yield pa.RecordBatch.from_pylist([{"topic": "t", "id": id, "payload": "1"} for id in ids])
 
 
+@pytest.mark.database("mariadb", "mysql")
 @pytest.mark.django_db(transaction=True)
-def test_a_server_that_is_away_is_waited_for_unless_something_would_be_there_twice(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(publisher, "add_many", outage(2))
-    publisher.publish(SourceOptions(), rows_of("a", "b"))
-    assert sorted(Message.objects.values_list("message_id", flat=True)) == ["a", "b"]
-    monkeypatch.setattr(publisher, "add_many", outage(1))
-    with pytest.raises(InterfaceError):
-        publisher.publish(SourceOptions(ids="none"), rows_of(None))
-    monkeypatch.setattr(publisher, "LONGEST_OUTAGE", 0.2)
-    monkeypatch.setattr(publisher, "add_many", outage(1_000))
-    with pytest.raises(InterfaceError):
-        publisher.publish(SourceOptions(), rows_of("c"))
-    assert Message.objects.count() == 2
+def test_rows_with_ids_take_two_looks_and_an_insert() -> None:
+    publisher.publish(SourceOptions(), rows_of("first"))
+    for ids, kinds in ((("a", "b"), ["SELECT", "SELECT", "INSERT"]), (("a", "b"), ["SELECT", "SELECT"])):
+        with CaptureQueriesContext(connection) as said:
+            publisher.publish(SourceOptions(), rows_of(*ids))
+        assert [query["sql"].split()[0] for query in said] == kinds
+    assert Message.objects.count() == 3
 
 
 @pytest.mark.database("mariadb", "mysql")
