@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db import Error
 
 from sqlqueue.conf import settings
-from sqlqueue.contrib.spark.plan import wait_for_horizon
+from sqlqueue.contrib.spark.options import SourceOptions
+from sqlqueue.contrib.spark.plan import holds_any, wait_for_horizon
+from sqlqueue.contrib.spark.project import Project
 from sqlqueue.contrib.spark.whole_topic import RenewalLoop, skip, take_all
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
@@ -226,3 +228,28 @@ class Membership:
 
 def _shown() -> Shown:
     return Shown(activity="a Spark stream")
+
+
+def refuse_skipped(
+    project: Project,
+    members: Mapping[str, Membership],
+    options: SourceOptions,
+    done: Mapping[str, int],
+    checkpoint: str,
+) -> None:
+    """Raise ConfigurationError if the group has messages in the last batch, which ends at `done`, and no task has read
+    any: a sink that knows its batches by number, as Spark's files do, has skipped it. checkpoint: the identity of the
+    query's."""
+    last = {database: member for database, member in members.items() if done[database] > member.settled}
+    if any(member.was_read(done[database], checkpoint) for database, member in last.items()):
+        return
+    for database, member in last.items():
+        with project.at(database):
+            if holds_any(member.log, options, member.settled + 1, done[database], member.server):
+                raise ConfigurationError(
+                    f"group {member.group!r} has messages after offset {member.settled} up to {done[database]}, and no "
+                    "task has read them: the sink has skipped the batch. A sink that knows its batches by number, as "
+                    "Spark's files do, takes the first ones of a new checkpoint for those that it has. Nothing of the "
+                    "batch is settled: give the query a new checkpoint and a new output folder, and it begins after "
+                    f"offset {member.settled}"
+                )

@@ -1,4 +1,4 @@
-"""The read of one task."""
+"""The read of one task: rows of the database as Arrow batches, with exactly the types that Spark expects."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from sqlqueue.contrib.spark import arrow
-from sqlqueue.contrib.spark.tables import JSON, TIME, Column, Table
+from sqlqueue.contrib.spark.tables import BINARY, INT, JSON, LONG, TIME, Column, Table
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import PROVEN, ServerIdentity
 from sqlqueue.exceptions import SqlqueueError
 
 ROWS_AT_ONCE = 100  # of streamed(): in memory besides what its reader keeps
+ROWS = 10_000  # of an Arrow batch
+BYTES = 8 * 1024 * 1024  # of JSON and bytes in one
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+TYPES = {LONG: pa.int64(), INT: pa.int32(), TIME: TIMESTAMP, BINARY: pa.binary()}
 # An unbuffered result is sent as it is read: its reader may be busy with what it has for longer than a minute.
 LONG_WRITES = ("SET SESSION net_write_timeout = 3600", "SET SESSION net_read_timeout = 3600")
 # A task reads a batch, if that is the group's last one. Index: (topic, consumer_group).
@@ -129,6 +134,33 @@ def accepted(chunks: Iterable[list[tuple[Any, ...]]]) -> Iterator[list[tuple[Any
         raise OtherServer
 
 
+def batches(chunks: Iterable[list[tuple[Any, ...]]], columns: Sequence[Column]) -> Iterator[Any]:
+    """Yield a batch for every 10,000 rows or 8 MB of JSON and bytes, whichever is reached first."""
+    schema = pa.schema([(column.name, TYPES.get(column.kind, pa.string())) for column in columns])
+    heavy = [index for index, column in enumerate(columns) if column.kind in (JSON, BINARY)]
+    rows: list[tuple[Any, ...]] = []
+    weight = 0
+    for chunk in chunks:
+        rows += chunk
+        weight += sum(len(row[index] or "") for row in chunk for index in heavy)
+        if len(rows) >= ROWS or weight >= BYTES:
+            yield _batch(rows, columns, schema)
+            rows, weight = [], 0
+    if rows:
+        yield _batch(rows, columns, schema)
+
+
+def _batch(rows: list[tuple[Any, ...]], columns: Sequence[Column], schema: Any) -> Any:
+    arrays = [_array(values, column) for values, column in zip(zip(*rows), columns)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(values: Sequence[Any], column: Column) -> Any:
+    if column.kind == TIME:
+        return pa.array(values, pa.int64()).cast(TIMESTAMP)
+    return pa.array(values, TYPES.get(column.kind, pa.string()))
+
+
 class TableScan:
     """Reads a table's columns. It holds no connection, since it is sent to other machines."""
 
@@ -151,7 +183,7 @@ class TableScan:
             note_read(log, portion.batch)
         for low, high, index in portion.ranges:
             rows = streamed(log, *self._select(log, portion, low, high, index, server))
-            yield from arrow.batches(rows if server is None else accepted(rows), self.columns)
+            yield from batches(rows if server is None else accepted(rows), self.columns)
 
     def _select(
         self, log: Log, portion: Any, low: int, high: int, index: str, server: ServerIdentity | None

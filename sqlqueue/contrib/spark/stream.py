@@ -3,13 +3,17 @@
 Spark asks for the end of the next batch only after the sink has committed the last batch, and says where that ended:
 then the group's positions move, also at the end of an AvailableNow query. commit() does nothing, since Spark calls it
 only when there is a next batch.
+
+All partitions of a database are read to the same offset, so Spark's offset says one number for each database:
+{"databases": {"a": 4711, "b": 12}, "checkpoint": …}. The checkpoint's identity is what its first offset gets and all
+others repeat.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from django.db import Error, connections
@@ -19,7 +23,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from sqlqueue.contrib.spark.options import SourceOptions
 from sqlqueue.contrib.spark.project import Project
 from sqlqueue.contrib.spark.scan import StreamBatch, TableScan
-from sqlqueue.contrib.spark.stream_ends import Ends, as_offset, checkpoint_of, ends_of
 from sqlqueue.contrib.spark.tables import MESSAGES
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.core.logfmt import logfmt
@@ -33,10 +36,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sqlqueue")
 
+Ends = dict[str, int]  # by database
+
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream.format("sqlqueue")`: a member of its group on each database. stream_ends says what Spark's
-    offsets mean."""
+    """`spark.readStream.format("sqlqueue")`: a member of its group on each database."""
 
     def __init__(self, project: Project, options: SourceOptions, tasks: int):
         if not options.group or not options.topics:
@@ -87,7 +91,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
 
     def _settled_and_next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        from sqlqueue.contrib.spark.skipped import refuse_skipped  # its models need Django set up
+        from sqlqueue.contrib.spark.membership import refuse_skipped  # its models need Django set up
 
         self._go_on()
         done = self._ends(start)
@@ -216,6 +220,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for member in joined.values():
                 member.abandon()  # its leases expire, or the next attempt takes them
             raise
+
+
+def as_offset(ends: Ends, checkpoint: str) -> dict[str, Any]:
+    """Return ends as Spark's offset, with the checkpoint's identity."""
+    return {"databases": dict(sorted(ends.items())), "checkpoint": checkpoint}
+
+
+def checkpoint_of(offset: Mapping[str, Any]) -> str:
+    """Return the identity of the checkpoint that an offset is of."""
+    return str(offset["checkpoint"])
+
+
+def ends_of(offset: Mapping[str, Any], begin: Mapping[str, int]) -> Ends:
+    """Return the ends that an offset says, of the databases of `begin`, which are those that it does not know."""
+    known: Mapping[str, int] = offset["databases"]
+    return {database: known.get(database, first) for database, first in begin.items()}
 
 
 def of_the_server(error: BaseException | None) -> bool:

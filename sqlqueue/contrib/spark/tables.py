@@ -48,10 +48,6 @@ class Table:
         """Whether its rows are messages of the log."""
         return self.stored == "sqlqueue_message"
 
-    def column(self, name: str) -> Column | None:
-        """Return the column of this name, or None."""
-        return next((column for column in self.columns if column.name == name), None)
-
     def chosen(self, names: Sequence[str], several: bool = False) -> tuple[Column, ...]:
         """Return the columns of these names in this order, or all if `names` is empty. several: there is a column
         `database`, the last one. Raises ConfigurationError."""

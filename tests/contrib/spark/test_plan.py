@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from sqlqueue import NewMessage, publish_many
-from sqlqueue.contrib.spark import arrow, plan, ranges, scan
+from sqlqueue.contrib.spark import plan, ranges, scan
 from sqlqueue.contrib.spark.options import SourceOptions
 from sqlqueue.contrib.spark.scan import ROWS_AT_ONCE, TableScan, streamed
 from sqlqueue.contrib.spark.tables import MESSAGES
@@ -43,8 +43,8 @@ def offsets(tasks: list[list[pa.RecordBatch]]) -> list[int]:
 @pytest.mark.parametrize(
     ("module", "lowered"),
     [
-        (arrow, {"BYTES": 200}),
-        (arrow, {"ROWS": 2}),
+        (scan, {"BYTES": 200}),
+        (scan, {"ROWS": 2}),
         (plan, {"LEAST_ROWS": 5}),
         (plan, {"MOST_INDEX_RANGES": 1}),
         (ranges, {"BUCKETS": 3, "ROWS_WORTH_PARTING": 1}),  # what is found in a bucket is counted once more
@@ -62,7 +62,7 @@ def test_every_row_is_read_once(monkeypatch: pytest.MonkeyPatch, module: Any, lo
         monkeypatch.setattr(plan, "share", partial(ranges.share, most=most))
     tasks = read()
     assert sorted(offsets(tasks)) == expected
-    if module is arrow:
+    if module is scan:
         assert sum(map(len, tasks)) > len(expected) / 5
     if "LEAST_ROWS" in lowered:
         assert len(tasks) == TASKS
