@@ -107,8 +107,8 @@ test-matrix: ## The suite on SQLite with each Python from 3.10 to 3.14 that is h
 
 test-spark: $(if $(SUITES),,system system-spark) $(VENV)/.spark ## What works on the log with Spark, on MariaDB; the data source on SQLite, too. Brings Java
 	env -u DATABASE_URL DATABASE=mariadb $(PYTEST) tests/contrib/spark
-	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) tests/contrib/spark/test_batch_read.py tests/contrib/spark/test_stream.py \
-		-k "what_was_published or beyond_the_horizon or once_and_the_group or never_pass"
+	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) tests/contrib/spark -k "what_was_published or beyond_the_horizon \
+		or once_and_the_group or never_pass or test_project or test_read_alias or test_utc or test_without_gaps"
 
 test-cluster: system system-mysql system-postgresql system-spark $(VENV)/.postgresql $(VENV)/.spark ## Spark over several machines: a master and two workers, one of which is killed, on each server
 	env -u DATABASE_URL DATABASE=mariadb LONG=1 $(PYTEST) tests/contrib/spark/test_cluster.py
