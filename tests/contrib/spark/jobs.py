@@ -46,7 +46,7 @@ def batch(spark: SparkSession, folder: Path) -> list[int]:
 def write(spark: SparkSession, folder: Path) -> list[int]:
     """Publish rows."""
     ids = F.concat(F.lit("id-"), "id")
-    rows = spark.range(ROWS).select(ids.alias("id"), (F.col("id") % 7).cast("string").alias("key"), F.col("id"))
+    rows = spark.range(ROWS).select(ids.alias("id"), (F.col("id") % 7).cast("string"), F.col("id").cast("string"))
     rows = rows.toDF("id", "key", "payload").repartition(4)
     gated(rows, folder).write.format("sqlqueue").option("topic", "t").mode("append").save()
     return []

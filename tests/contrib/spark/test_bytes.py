@@ -21,7 +21,6 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
 
 CONTENT = bytes(range(256))
 PDF = "application/pdf"
-FIRST_VERSION = ["offset", "partition", "priority", "key", "id", "payload", "headers", "created_at", "target_group"]
 
 
 @pytest.fixture(autouse=True)
