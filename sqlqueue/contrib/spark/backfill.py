@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructField, StructType, VariantType
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, VariantType
 
 from sqlqueue.contrib.spark.files import FILE, HIDDEN, LINE, POSITION, TEXT, TEXTS, UNFIT, quoted
 from sqlqueue.contrib.spark.session import refuse_other_zone
@@ -128,9 +128,8 @@ def _own(rows: DataFrame, name: str) -> Column:
         return F.col(quoted(name) if name in rows.columns else name)
     if name == LINE:
         return F.col(LINE)
-    column, _, inner = name.partition(".")
-    text = F.from_json(LINE, StructType([StructField(column, StringType())]))[column]
-    return F.get_json_object(text, f"$.{inner}") if inner else text
+    path = "".join(f"['{part}']" for part in name.split("."))
+    return F.try_variant_get(F.try_parse_json(LINE), f"${path}", "string")  # which keeps the digits of numbers
 
 
 def _time_of(rows: DataFrame, name: str) -> Column:

@@ -101,7 +101,8 @@ def refuse_unfit(rows: DataFrame, no_time: Column | None = None) -> None:
     reasons = [F.col(UNFIT)] if UNFIT in rows.columns else []
     why = F.coalesce(*reasons, F.lit(None).cast("string") if no_time is None else no_time)
     record = next((F.col(name) for name in (RECORD, LINE) if name in rows.columns), F.lit(None).cast("string"))
-    broken = rows.select(FILE, ROW, why.alias("why"), record.alias("record")).where("why IS NOT NULL")
+    known = [name for name in HIDDEN if name in rows.columns]  # Python may have no such times as other columns have
+    broken = rows.select(*known, why.alias("why"), record.alias("record")).where("why IS NOT NULL")
     try:
         found = broken.limit(1).collect()
     except (PySparkException, Py4JJavaError) as error:
