@@ -83,7 +83,7 @@ class Publisher:
 
 
 def _add(log: Log, rows: Sequence[LogRow]) -> None:
-    """Add messages, but those with ids that are taken. Nobody asks which, so of plain ones the server is not."""
+    """Add messages, but those with ids that are taken. Which were new is not asked for plain ones."""
     if not all(row.named and row.scheduled_for is None for row in rows):
         add_many(log, rows)
         return
