@@ -64,7 +64,7 @@ class Reader:
         if again := [assigned for assigned in unweighed if assigned.budget.weighed]:
             count += self._read(again, now)  # up to the room, now that their size is known
         for _ in range(READS_AT_ONCE - 1):  # then what is settled costs less than what is read
-            again = [assigned for assigned in assigned_partitions if assigned.reads_on]
+            again = [each for each in assigned_partitions if each.sieve is not None and each.reads_on]
             if not again or any(assigned.queues.ready for assigned in assigned_partitions):
                 break
             count += self._read(again, now)

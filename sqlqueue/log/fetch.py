@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from sqlqueue.core.partition.limits import SCAN_LIMIT
+from sqlqueue.core.partition.budget import SCAN_LIMIT
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.settle_plan import FetchedMessage

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from sqlqueue.core.partition import limits
+from sqlqueue.core.partition import budget
 from sqlqueue.database.log import Log
 
 PARTITIONS_AT_ONCE = 120
@@ -50,19 +50,19 @@ S = TypeVar("S", bound=PartitionPosition)
 def may_be_full(states: int, counted: int) -> bool:
     """Tell whether so many delivery states of a group, of which at most `counted` were counted, may fill a
     partition."""
-    return states >= min(counted, limits.HEADS_LIMIT)
+    return states >= min(counted, budget.HEADS_LIMIT)
 
 
 def full_partitions(log: Log, partitions: Sequence[S]) -> set[S]:
     """Return those in which so many messages wait by their own outcome that nothing new is read."""
-    most = limits.HEADS_LIMIT
+    most = budget.HEADS_LIMIT
     values = [(stored.topic, stored.group, stored.partition, stored.priority, most) for stored in partitions]
     return {stored for stored, count in zip(partitions, _counts(log, WAITING, values)) if count >= most}
 
 
 def held_partitions(log: Log, partitions: Sequence[S]) -> set[S]:
     """Return those of which so many messages have been delivered beyond the position that nothing new is read."""
-    most = limits.WINDOW_LIMIT
+    most = budget.WINDOW_LIMIT
     some = [stored for stored in partitions if stored.claimed - stored.position >= NEARLY * most]
     bounds = log.dialect.range_values
     values = [

@@ -6,7 +6,7 @@ import pytest
 
 from sqlqueue.core.filters import Filter
 from sqlqueue.core.outcomes import ACKED, COMMITTED, DEAD, POSTPONED, RETRIED, SUCCESS, UNSTARTED, Outcome
-from sqlqueue.core.partition import arrivals, changes, limits, settling
+from sqlqueue.core.partition import arrivals, budget, changes, settling
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.blocked import StoredRange
 from sqlqueue.core.partition.key_limit import KeyLimit
@@ -60,7 +60,7 @@ class Hosted:
         stream = self.stream
         if (span := stream.to_scan()) is not None:
             keys = [(m.offset, m.key) for m in self.log if span[0] < m.offset <= span[1]]
-            stream.queues.scanned(*span, keys[: limits.SCAN_LIMIT], self.now)
+            stream.queues.scanned(*span, keys[: budget.SCAN_LIMIT], self.now)
         if asked := stream.missing(horizon):
             there = {m.offset: m for m in self.log}
             asked = asked[: fitting([there[o].size for o, _ in asked if o in there], stream.loadable)]
@@ -717,7 +717,7 @@ def test_any_number_waits_behind_a_key_in_one_row_and_the_position_passes_them()
 
 
 def test_what_waits_in_a_range_is_dispatched_in_order_once_its_key_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SCAN_LIMIT", 7)
+    monkeypatch.setattr(budget, "SCAN_LIMIT", 7)
     hosted = waiting_behind_the_first("ab" + "a" * 20 + "b" * 20 + "a" * 10, batch_size=4)
     hosted.attempts.clear()
     hosted.now = 10.0
@@ -825,7 +825,7 @@ def test_a_range_is_used_up_by_a_consumer_with_another_order_too(ordering: str) 
 
 
 def test_no_more_heads_than_their_limit_are_remembered_before_reading_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HEADS_LIMIT", 5)
+    monkeypatch.setattr(budget, "HEADS_LIMIT", 5)
     hosted = Hosted([f"k{number}" for number in range(50)], batch_size=2)
     for _ in range(60):
         hosted.read()
@@ -844,7 +844,7 @@ def test_no_more_heads_than_their_limit_are_remembered_before_reading_stops(monk
 
 
 def test_no_more_than_a_window_is_read_beyond_an_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "WINDOW_LIMIT", 10)
+    monkeypatch.setattr(budget, "WINDOW_LIMIT", 10)
     hosted = Hosted([""] * 50, batch_size=4)
 
     def work() -> None:
@@ -868,7 +868,7 @@ def test_no_more_than_a_window_is_read_beyond_an_open_transaction(monkeypatch: p
 
 
 def test_a_successor_reads_on_although_acked_rows_fill_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "WINDOW_LIMIT", 10)
+    monkeypatch.setattr(budget, "WINDOW_LIMIT", 10)
     rows = [StoredRow(offset, True, NOT_IN_FLIGHT, 1, 0.0, "") for offset in range(2, 41)]
     hosted = Hosted([""] * 50, rows=rows, batch_size=4)
     for _ in range(60):

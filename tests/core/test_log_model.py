@@ -37,7 +37,7 @@ from sqlqueue.consumers.reader import Reader
 from sqlqueue.consumers.working_set import WorkingSet
 from sqlqueue.core.flow import Rate
 from sqlqueue.core.outcomes import COMMITTED, DEAD, LOST, POSTPONED, RELEASED, RETRIED, SUCCESS, UNSTARTED, Outcome
-from sqlqueue.core.partition import changes, claim_ahead, key_limit, limits, settling
+from sqlqueue.core.partition import budget, changes, claim_ahead, key_limit, settling
 from sqlqueue.core.partition import sieve as sieve_module
 from sqlqueue.core.partition import window as window_module
 from sqlqueue.core.partition.assigned import AssignedPartition
@@ -239,7 +239,7 @@ class Tables:
 
     def scan(self, alias, address, low, high, server=None):
         self.interrupt()
-        return [(o, self.keys[o - 1]) for o in self.visible(low, high)[: limits.SCAN_LIMIT]]
+        return [(o, self.keys[o - 1]) for o in self.visible(low, high)[: budget.SCAN_LIMIT]]
 
     def load(self, alias, asked, server=None):
         return [self.loaded_rows(*each) for each in asked]
@@ -507,9 +507,9 @@ class LogMachine(RuleBasedStateMachine):
             mock.patch.object(reader_module, "load", tables.load),
             mock.patch.object(reader_module, "gather", tables.gather),
             mock.patch.object(reader_module, "scan", tables.scan),
-            mock.patch.object(limits, "WINDOW_LIMIT", 5),
-            mock.patch.object(limits, "HEADS_LIMIT", self.heads),
-            mock.patch.object(limits, "SCAN_LIMIT", 3),
+            mock.patch.object(budget, "WINDOW_LIMIT", 5),
+            mock.patch.object(budget, "HEADS_LIMIT", self.heads),
+            mock.patch.object(budget, "SCAN_LIMIT", 3),
             mock.patch.object(key_limit, "AHEAD", 2),
             mock.patch.object(claim_ahead, "AHEAD", AHEAD),
             mock.patch.object(claim_ahead, "FALLS_BACK", 4.0),
@@ -1252,7 +1252,7 @@ def check_bounds(stream: AssignedPartition) -> None:
     """No more is in memory than a window, and no more payloads than can be dispatched soon."""
     batch, entries = stream.options.batch_size, stream.entries.values()
     unwritten = [entry for entry in entries if entry.offset > stream.window.position and not entry.row]
-    assert len(unwritten) <= limits.WINDOW_LIMIT + 6 * batch, "more is remembered than a window and what is read"
+    assert len(unwritten) <= budget.WINDOW_LIMIT + 6 * batch, "more is remembered than a window and what is read"
     assert stream.queues.ready <= 6 * batch, "more payloads are in memory than can be dispatched soon"
     of_handlers = sum(entry.attempt.size for entry in entries if entry.attempt is not None)
     assert stream.held == of_handlers + sum(entry.message.size for entry in entries if entry.state == READY)

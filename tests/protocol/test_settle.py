@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sqlqueue import Postpone, Reject, Retry, publish
 from sqlqueue.consumers.pace import Pace
-from sqlqueue.core.partition import claim_ahead, limits
+from sqlqueue.core.partition import budget, claim_ahead
 from sqlqueue.core.partition import window as window_module
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
@@ -67,9 +67,9 @@ GROUP = "g"
 OK, RETRY, WAIT, NO = "ok", "retry", "wait", "no"
 MAX_ATTEMPTS = 3
 TINY = (
-    (limits, "WINDOW_LIMIT", 5),
-    (limits, "HEADS_LIMIT", 3),
-    (limits, "SCAN_LIMIT", 3),
+    (budget, "WINDOW_LIMIT", 5),
+    (budget, "HEADS_LIMIT", 3),
+    (budget, "SCAN_LIMIT", 3),
     (fetch_module, "SCAN_LIMIT", 3),
     (window_module, "LATE_LIMIT", 3),
 )

@@ -10,7 +10,7 @@ from django.test import Client
 from factory import Iterator, Sequence
 
 from sqlqueue import Delivery, NewMessage, Reject, Retry, publish_many
-from sqlqueue.core.partition import limits
+from sqlqueue.core.partition import budget
 from sqlqueue.database.log import Log
 from sqlqueue.management import diagnostics, doctor
 from sqlqueue.models import Activity, ConsumerGroup
@@ -67,7 +67,7 @@ def figures() -> list[Any]:
 def test_a_survey_of_many_statements_sees_what_there_is(
     failing: None, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
-    monkeypatch.setattr(limits, "HEADS_LIMIT", 1)
+    monkeypatch.setattr(budget, "HEADS_LIMIT", 1)
     monkeypatch.setattr(module, name, 1)
     every = {(partition, "full") for partition in range(PARTITIONS)}
     group = (KEYS * OF_A_KEY, KEYS, KEYS * (OF_A_KEY - 1), 5, every)

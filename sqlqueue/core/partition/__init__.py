@@ -1,6 +1,6 @@
 """What an owner knows of a partition, and what it decides from it. Pure. `consumers` holds assigned partitions;
 `leases`, `log` and `stats` import only the values that pass through them (`ref`, `blocked`, `window.Read`) and
-`limits`.
+the limits of `budget`.
 
 `assigned` is the interface, and the only module that knows all parts: `window` (how far the log is read), `queues`
 (ordering queues and what is ready), `waiting` (messages that wait with a row), `blocked` (messages that

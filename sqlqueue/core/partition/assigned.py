@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import DEAD, Outcome
-from sqlqueue.core.partition import arrivals, batches, changes, limits, settling
+from sqlqueue.core.partition import arrivals, batches, budget, changes, settling
 from sqlqueue.core.partition.blocked import KeyRanges, StoredRange
 from sqlqueue.core.partition.budget import ReadBudget
 from sqlqueue.core.partition.claim_ahead import ClaimAhead
@@ -137,11 +137,10 @@ class AssignedPartition:
     @property
     def room(self) -> int:
         """How many more messages to read beyond the cursor."""
-        budget = self.budget
-        most, size = budget.most_ready - self.queues.ready, budget.half - self.held
-        if most <= 0 or size <= 0 or len(self.window.offsets) >= limits.WINDOW_LIMIT:
+        most, size = self.budget.most_ready - self.queues.ready, self.budget.half - self.held
+        if most <= 0 or size <= 0 or len(self.window.offsets) >= budget.WINDOW_LIMIT:
             return 0
-        return budget.fitting(most, size)
+        return self.budget.fitting(most, size)
 
     @property
     def loadable(self) -> int:
@@ -167,7 +166,7 @@ class AssignedPartition:
 
     @property
     def _at_heads_limit(self) -> bool:
-        return self.writes.heads >= limits.HEADS_LIMIT
+        return self.writes.heads >= budget.HEADS_LIMIT
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

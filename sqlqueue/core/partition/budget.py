@@ -1,4 +1,5 @@
-"""How much to load, so that the payloads and headers in memory keep within their bytes."""
+"""How much of a partition is kept in memory, or read with one statement: messages, and the bytes of their payloads and
+headers."""
 
 from __future__ import annotations
 
@@ -8,6 +9,9 @@ from typing import Any, Final
 from sqlqueue.core.settle_plan import FetchedMessage, sizes_of
 
 PREFETCH_BYTES: Final = 64 * 1024 * 1024  # of a process, unless the setting says otherwise
+HEADS_LIMIT: Final = 100_000  # messages that wait by their own outcome; beyond it nothing new is read
+WINDOW_LIMIT: Final = 10_000  # messages read onward and not yet passed by the position
+SCAN_LIMIT: Final = 5_000  # messages of a partition that one scan for those of a waiting key passes
 MARGIN: Final = 2  # so much heavier than the last ones a message may be without a statement of its own
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from sqlqueue.core.partition import limits
+from sqlqueue.core.partition import budget
 from sqlqueue.core.partition.blocked import KeyRange, KeyRanges, StoredRange
 from sqlqueue.core.partition.key_limit import KeyLimit, LimitedQueue
 from sqlqueue.core.partition.ordering import BEHIND, HELD, IN_FLIGHT, READY, SETTLED, Entry, OrderingQueue
@@ -338,7 +338,7 @@ class OrderingQueues:
 
     def scanned(self, low: int, high: int, keys: Sequence[tuple[int, str]], now: float) -> None:
         """Record (offset, key) of all messages in (low, high], or of the first SCAN_LIMIT of them."""
-        end = keys[-1][0] if len(keys) >= limits.SCAN_LIMIT else high
+        end = keys[-1][0] if len(keys) >= budget.SCAN_LIMIT else high
         wanted = {queue.name: queue.range for queue in self.absent.values() if queue.range is not None}
         for offset, key in keys:
             one = wanted.get(key)
