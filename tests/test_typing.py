@@ -33,7 +33,7 @@ class Order:
     number: int
 
 
-@consumer("orders", group="1", visibility_timeout=timedelta(seconds=3), retry_for=ValueError, backoff=lambda _: 2.0)
+@consumer("orders", group="1", visibility_timeout=timedelta(seconds=3), retry_for=ValueError, backoff=lambda *_: 2.0)
 def plain(delivery: Delivery) -> None:
     print(delivery.payload["number"], delivery.payload.anything)
 
