@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from sqlqueue.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from sqlqueue.consumers.async_pull import asubscribe
-    from sqlqueue.consumers.delivery import Delivery
-    from sqlqueue.consumers.periodic import periodic
-    from sqlqueue.consumers.pull import subscribe
-    from sqlqueue.consumers.registry import consumer
+    from sqlqueue.consumers.declare.periodic import periodic
+    from sqlqueue.consumers.declare.registry import consumer
+    from sqlqueue.consumers.handlers.delivery import Delivery
+    from sqlqueue.consumers.pull.subscribe import asubscribe, subscribe
     from sqlqueue.contrib.people.exceptions import HandOver
     from sqlqueue.core.new_message import NewMessage
     from sqlqueue.database.index_header import IndexHeader
@@ -47,7 +46,7 @@ _MODULES = {
     "BatchStatus": "sqlqueue.stats.batch_status",
     "CallFailed": "sqlqueue.exceptions",
     "ConfigurationError": "sqlqueue.exceptions",
-    "Delivery": "sqlqueue.consumers.delivery",
+    "Delivery": "sqlqueue.consumers.handlers.delivery",
     "GroupStatus": "sqlqueue.stats.group_status",
     "HandOver": "sqlqueue.contrib.people.exceptions",
     "IndexHeader": "sqlqueue.database.index_header",
@@ -72,22 +71,22 @@ _MODULES = {
     "aget_status": "sqlqueue.stats.message_status",
     "apublish": "sqlqueue.log.publish",
     "apublish_many": "sqlqueue.log.publish",
-    "asubscribe": "sqlqueue.consumers.async_pull",
+    "asubscribe": "sqlqueue.consumers.pull.subscribe",
     "call": "sqlqueue.log.calls",
     "cancel": "sqlqueue.log.scheduled",
     "cancel_all": "sqlqueue.log.scheduled",
     "cancel_batch": "sqlqueue.stats.batch_status",
-    "consumer": "sqlqueue.consumers.registry",
+    "consumer": "sqlqueue.consumers.declare.registry",
     "discard": "sqlqueue.operations.replay",
     "get_batch": "sqlqueue.stats.batch_status",
     "get_scheduled": "sqlqueue.log.scheduled",
     "get_status": "sqlqueue.stats.message_status",
-    "periodic": "sqlqueue.consumers.periodic",
+    "periodic": "sqlqueue.consumers.declare.periodic",
     "publish": "sqlqueue.log.publish",
     "publish_many": "sqlqueue.log.publish",
     "publish_on_commit": "sqlqueue.log.publish",
     "replay": "sqlqueue.operations.replay",
-    "subscribe": "sqlqueue.consumers.pull",
+    "subscribe": "sqlqueue.consumers.pull.subscribe",
 }
 
 # The names of apps beside the core.

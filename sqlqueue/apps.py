@@ -23,15 +23,15 @@ class SqlqueueConfig(AppConfig):
     def ready(self) -> None:
         """Connect the receivers and register the checks."""
         from sqlqueue.checks import configuration, databases, topics  # noqa: F401  the import registers them
-        from sqlqueue.consumers import relays
-        from sqlqueue.consumers.registry import registry
+        from sqlqueue.consumers.declare import relays
+        from sqlqueue.consumers.declare.registry import registry
         from sqlqueue.database.tables import refuse_development_version
         from sqlqueue.monitoring import logs
-        from sqlqueue.tasks import set_up
+        from sqlqueue.tasks import queues
 
         logs.connect()
         relays.connect(registry)
-        set_up.connect()
+        queues.connect()
         if find_spec("prometheus_client") is not None:
             from sqlqueue.monitoring import metrics
 

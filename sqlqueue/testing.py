@@ -10,12 +10,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlqueue.conf import settings
-from sqlqueue.consumers.database_consumers import of_database
-from sqlqueue.consumers.inline_executor import Failures
-from sqlqueue.consumers.periodic import declared
-from sqlqueue.consumers.pools import InlinePool
-from sqlqueue.consumers.registry import Consumer, registry
-from sqlqueue.consumers.subscriber import Subscriber, refuse_transaction
+from sqlqueue.consumers.declare.periodic import declared
+from sqlqueue.consumers.declare.registry import Consumer, registry
+from sqlqueue.consumers.declare.relays import of_database
+from sqlqueue.consumers.engine.subscriber import Subscriber, refuse_transaction
+from sqlqueue.consumers.handlers.inline import Failures, InlinePool
 from sqlqueue.core.periodic import tick_id
 from sqlqueue.database import clock
 from sqlqueue.database.log import Log, all_logs, current_log, home_log
@@ -50,9 +49,8 @@ def drain(
     until, ahead: run deliveries and ticks that are due by this aware datetime, or in these seconds, too, in the order
         of their times; no clock is changed
 
-    What handlers raise becomes a retry or a dead letter. An async handler is cancelled at its visibility timeout; a
-    sync one cannot be ended. Active hours and limits do not hold here. In an async test: `await
-    sync_to_async(drain)()`.
+    What handlers raise becomes a retry or a dead letter. A handler is not ended at its visibility timeout. Active hours
+    and limits do not hold here. In an async test: `await sync_to_async(drain)()`.
     """
     refuse_in_async("drain", "await sync_to_async(drain)()")
     timeout = seconds(timeout, "timeout")

@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlqueue import consumer
 from sqlqueue.conf import settings
-from sqlqueue.consumers.registry import Consumer, registry
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.declare.registry import Consumer, registry
+from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.database.log import Log
 from sqlqueue.models import DeliveryState, Offset
 
@@ -52,7 +52,7 @@ class Host:
     def join(self, timeout: float = END_TIMEOUT) -> None:
         """Wait for the end; raise AssertionError if it does not come, and what the subscriber raised."""
         self._thread.join(timeout)
-        assert not self.running, f"{self.name} still runs after {timeout:g} s: {self.subscriber.activity()}"
+        assert not self.running, f"{self.name} still runs after {timeout:g} s: {self.subscriber._shown()}"
         error, self._error = self._error, None
         if error is not None:
             raise error

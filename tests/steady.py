@@ -8,9 +8,10 @@ from typing import Any
 
 from django.db import connection
 
-from sqlqueue.consumers.pools import InlinePool, Pool
-from sqlqueue.consumers.registry import Consumer, build
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.engine.subscriber import Subscriber
+from sqlqueue.consumers.handlers.inline import InlinePool
+from sqlqueue.consumers.handlers.pools import Pool
 from sqlqueue.models import Message, Offset
 from tests.counting import Counter
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from django.db import connections
 
-from sqlqueue.consumers.delivery import Delivery
-from sqlqueue.consumers.registry import Consumer, build
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.engine.subscriber import Subscriber
+from sqlqueue.consumers.handlers.delivery import Delivery
 from tests.processes import wait_until
 
 

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from sqlqueue.consumers.registry import DURATIONS as MANNERS
-from sqlqueue.consumers.registry import MOST_ATTEMPTS, MOST_OF_A_BATCH
+from sqlqueue.consumers.declare.registry import DURATIONS as MANNERS
+from sqlqueue.consumers.declare.registry import MOST_ATTEMPTS, MOST_OF_A_BATCH
 from sqlqueue.contrib.people.models import USER_LENGTH
 from sqlqueue.contrib.people.work import COMMENT_LENGTH
 from sqlqueue.core.active_hours import HOURS_LENGTH

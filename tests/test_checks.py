@@ -13,7 +13,7 @@ from sqlqueue import consumer, periodic, publish
 from sqlqueue.checks import TAG
 from sqlqueue.checks.databases import pool_problems
 from sqlqueue.checks.topics import MOST_LISTED
-from sqlqueue.consumers.registry import registry
+from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.database import sequence
 from sqlqueue.database.server_checks import findings
 from sqlqueue.log.topics import dead_letters, topic_info

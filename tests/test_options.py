@@ -25,7 +25,7 @@ from sqlqueue import (
 )
 from sqlqueue import testing as sqlqueue_testing
 from sqlqueue.conf import settings
-from sqlqueue.consumers.registry import DEFAULTS
+from sqlqueue.consumers.declare.registry import DEFAULTS
 from sqlqueue.core.settings import HealthLimits, QueueOptions, TopicOptions
 from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.management import arguments
@@ -301,9 +301,6 @@ def test_a_number_on_the_command_line(command: str) -> None:
         (["queuetail", "t", "--from", "9" * 30], "is not an offset: the highest is 9223372036854775807"),
         (["queuetail", "t", "--from", "9" * 5000], "is not an offset"),
         (["queuetail", "t", "--from", "9" * 400 + "d"], "is longer ago than 100 years"),
-        (["runconsumers", "--check", "--partitions", "0-10000"], "10000 is no partition: a topic has at most 10,000"),
-        (["runconsumers", "--check", "--partitions", "5-3"], "'5-3' is no range"),
-        (["runconsumers", "--check", "--partitions", "all"], "'all' names no partitions: write numbers and ranges"),
         (["runconsumers", "--check", "--processes", "100000"], "--processes must be a whole number from 0 to 1000"),
         (["runconsumers", "--check", "--threads", "100000"], "--threads must be a whole number from 1 to 1000"),
         (["runconsumers", "--check", "--health-port", "70000"], "there is no such port"),

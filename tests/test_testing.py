@@ -15,7 +15,7 @@ from django.test import TestCase, TransactionTestCase, override_settings
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import Delivery, Postpone, Reject, Retry, publish, publish_many, publish_on_commit
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.exceptions import BrokenTransaction, SqlqueueError
 from sqlqueue.models import DeliveryState, Message, ScheduledMessage, Topic
 from sqlqueue.testing import drain, published
@@ -250,24 +250,6 @@ class TestAsyncHandlersInTestCase(Handlers, TestCase):
             Effect.objects.create(name="gathered", value=value)
 
     @pytest.mark.of_time
-    def test_one_that_overruns_is_cancelled_and_has_failed(self) -> None:
-        @self.consuming.consumer("orders", visibility_timeout=0.2, max_attempts=1)
-        async def hang(delivery) -> None:
-            await Effect.objects.acreate(name="begun", value="")
-            try:
-                await asyncio.sleep(600)
-            except asyncio.CancelledError:
-                self.seen.append("cancelled")
-                raise
-
-        publish("orders", 1)
-        began = time.monotonic()
-        assert drain() == 1
-        assert time.monotonic() - began < 30
-        assert self.seen == ["cancelled"]
-        assert "visibility timeout" in str(Message.objects.dead_letters().get().last_error)
-        assert Effect.objects.filter(name="begun").exists()
-
     def test_one_that_extends_its_time_is_not(self) -> None:
         @self.consuming.consumer("orders", visibility_timeout=0.2)
         async def slow(delivery) -> None:

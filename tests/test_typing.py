@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sqlqueue.consumers import options as typed
-from sqlqueue.consumers.registry import DEFAULTS
+from sqlqueue.consumers.declare import options as typed
+from sqlqueue.consumers.declare.registry import DEFAULTS
 from sqlqueue.core.new_message import NewMessage, PublishOptions
 
 # Lines with "MISTAKE" behind them are wrong, all others are right.
@@ -33,7 +33,7 @@ class Order:
     number: int
 
 
-@consumer("orders", group="1", visibility_timeout=timedelta(seconds=3), retry_for=ValueError, backoff=lambda *_: 2.0)
+@consumer("orders", group="1", visibility_timeout=timedelta(seconds=3), retry_for=ValueError, backoff=lambda _: 2.0)
 def plain(delivery: Delivery) -> None:
     print(delivery.payload["number"], delivery.payload.anything)
 
@@ -114,7 +114,7 @@ def publishes() -> None:
 async def receives() -> None:
     async with asubscribe("orders", group="a", batch_size=5) as deliveries:
         async for delivery in deliveries:
-            await delivery.ack()
+            await delivery.aack()
     async with asubscribe("orders", atomic=True):  # MISTAKE
         pass
 """

@@ -210,7 +210,6 @@ class SubscriberAdmin(KeysetAdmin):
         "alive",
         "exit_status",
         "activity",
-        "partitions",
         "host",
         "pid",
         "beat_at",

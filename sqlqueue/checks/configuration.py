@@ -11,8 +11,8 @@ from django.core.checks import Warning as Caution
 
 from sqlqueue.checks import TAG, check
 from sqlqueue.conf import settings
-from sqlqueue.consumers.periodic import declared
-from sqlqueue.consumers.registry import registry
+from sqlqueue.consumers.declare.periodic import declared
+from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.encoding import writer
 from sqlqueue.payloads.topic_types import type_of

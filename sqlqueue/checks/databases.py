@@ -17,7 +17,7 @@ from django.db import connections, router
 
 from sqlqueue.checks import TAG, asked, check, check_database
 from sqlqueue.conf import settings
-from sqlqueue.consumers.registry import registry
+from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.database import sequence
 from sqlqueue.database.limits import OWN_CONNECTIONS
 from sqlqueue.database.log import Log, current_log, home_log, reading_log

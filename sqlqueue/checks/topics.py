@@ -9,7 +9,7 @@ from django.core.checks import Warning as Caution
 
 from sqlqueue.checks import check_database
 from sqlqueue.conf import settings
-from sqlqueue.consumers.registry import registry
+from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.core.databases import SEPARATOR, as_stored
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.log import Log, home_log

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from typing import Final
+from zoneinfo import ZoneInfo
 
-from sqlqueue.core.recurrence import time_zone
 from sqlqueue.exceptions import ConfigurationError
 
 UTC = timezone.utc
@@ -42,7 +42,7 @@ class ActiveHours:
             raise ConfigurationError(f"active hours {self.text!r:.80} cannot be read: {ADVICE}")
         zoned = ZONE.fullmatch(self.text.strip())
         windows, zone = (zoned["windows"], zoned["zone"]) if zoned else (self.text, "UTC")
-        object.__setattr__(self, "_zone", time_zone(zone))
+        object.__setattr__(self, "_zone", _zone(zone))
         object.__setattr__(self, "_windows", tuple(_window(part, self.text) for part in windows.split(",")))
 
     def __str__(self) -> str:
@@ -119,3 +119,15 @@ def _days(names: str, text: str) -> frozenset[int]:
         length = (DAYS.index(last) - begin) % 7 if dash else 0
         found.update((begin + step) % 7 for step in range(length + 1))
     return frozenset(found)
+
+
+def _zone(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise ConfigurationError(
+            f"active hours: time zone {name!r} is not known: use a name such as 'Europe/Berlin' (without the system's "
+            "time zones, the package tzdata has them)"
+        ) from None

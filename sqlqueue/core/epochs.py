@@ -46,11 +46,6 @@ def feeders(partition: int, later: Epoch, earlier: Epoch) -> list[int]:
     return [number for number in earlier.numbers if (number - earlier.base) % common == rest]
 
 
-def number_within(epochs: Sequence[Epoch], partition: int) -> int:
-    """Return the number of a partition within its epoch. Raises LookupError if none of these has it."""
-    return partition - epoch_of(epochs, partition).base
-
-
 def numbers_of(epochs: Sequence[Epoch]) -> list[int]:
     """Return the partition numbers of all these epochs."""
     return [number for epoch in epochs for number in epoch.numbers]

@@ -123,4 +123,6 @@ def decide(
         return Outcome(DEAD, error=text)
     if isinstance(error, Retry) and error.delay is not None:
         return Outcome(RETRIED, error.delay, text)
-    return Outcome(RETRIED, wait_before_retry(backoff, attempt, error), text)
+    wait = wait_before_retry(backoff, attempt, error)
+    # The error stays last: its last line is what lists and log lines show.
+    return Outcome(RETRIED, wait.seconds, storable(f"{wait.problem}\n\n{text}") if wait.problem else text)

@@ -19,6 +19,7 @@ MICROSECOND = timedelta(microseconds=1)
 SHORTEST_EVERY = 1.0  # seconds
 CRON_LENGTH = 255
 SINCE = datetime(2000, 1, 1, tzinfo=UTC)  # a cron that never fires is looked for from here
+FIRST_WINDOW = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Recurrence:
     _zone: tzinfo = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_zone", time_zone(self.timezone))
+        object.__setattr__(self, "_zone", _zone(self.timezone))
         if self.cron:
             _check_cron(self.cron, self._zone)
 
@@ -68,15 +69,15 @@ class Recurrence:
 
     def last(self, after: datetime, until: datetime) -> datetime | None:
         """Return the last time after one moment and up to another one, without going through all of them."""
-        if not self.cron:
-            step = round(self.every * 1_000_000)
-            last = EPOCH + (until - EPOCH) // MICROSECOND // step * step * MICROSECOND
-            return last if last > after else None
-        # Backwards it begins before the moment that is given.
-        for local in CronSim(self.cron, (until + MICROSECOND).astimezone(self._zone), reverse=True):
-            at = local.astimezone(UTC)
-            if at <= until:
-                return at if at > after else None
+        window = FIRST_WINDOW
+        while after < until:
+            begin = max(after, until - window)
+            found = None
+            for found in self.between(begin, until):  # noqa: B007 - the last one counts
+                pass
+            if found is not None or begin == after:
+                return found
+            window *= 2
         return None
 
 
@@ -101,15 +102,14 @@ def checked_recurrence(cron: Any, every: Any, zone: Any) -> Recurrence:
     return Recurrence(cron=" ".join(cron.split()), timezone="UTC" if zone is None else zone)
 
 
-def time_zone(name: Any) -> tzinfo:
-    """Return the time zone of a name. Raises ConfigurationError if it is not known."""
+def _zone(name: Any) -> tzinfo:
     if name == "UTC":
         return UTC
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError, TypeError, AttributeError):
         raise ConfigurationError(
-            f"time zone {name!r} is not known: use a name such as 'Europe/Berlin' (without the system's time zones, "
+            f"timezone {name!r} is not known: use a name such as 'Europe/Berlin' (without the system's time zones, "
             "the package tzdata has them)"
         ) from None
 
@@ -123,9 +123,21 @@ def _check_cron(cron: str, zone: tzinfo) -> None:
     try:
         never = next(CronSim(cron, SINCE.astimezone(zone)), None) is None
     except CronSimError as error:
-        raise ConfigurationError(
-            f"cron {cron!r} cannot be read, or never fires: {error}; the fields are minute, hour, day of month, month, "
-            "day of week"
-        ) from None
+        if str(error) == "Bad day-of-month" and _days_are_numbers(cron):
+            never = True
+        else:
+            raise ConfigurationError(
+                f"cron {cron!r} cannot be read: {error}; the fields are minute, hour, day of month, month, day of week"
+            ) from None
     if never:
         raise ConfigurationError(f"cron {cron!r} never fires: no month that it names has such a day; correct the date")
+
+
+def _days_are_numbers(cron: str) -> bool:
+    """Tell whether the day of month can be read by itself, so that it is the month that lacks it."""
+    minute, hour, day, _, weekday = cron.split()
+    try:
+        CronSim(f"{minute} {hour} {day} * {weekday}", SINCE)
+    except CronSimError:
+        return False
+    return True

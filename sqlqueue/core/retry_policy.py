@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlqueue.core.backoff import Backoff
 from sqlqueue.core.logfmt import logfmt
@@ -45,27 +45,44 @@ class RetryFilter:
 ALL: Final = RetryFilter()  # every exception is retried
 
 
+class Wait(NamedTuple):
+    """Seconds until the next attempt; problem: what was wrong with a function that should have said so, or ""."""
+
+    seconds: float
+    problem: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class BackoffFunction:
-    """A project's `backoff(attempt, error)`: it returns seconds or a timedelta."""
+    """A project's `backoff(attempt)` or `backoff(attempt, error)`: it returns seconds or a timedelta."""
 
-    function: Callable[[int, BaseException], Any]
+    function: Callable[..., Any]
+    takes_error: bool
 
-    def delay(self, attempt: int, error: BaseException) -> float:
-        """Return the seconds to wait after the given attempt (1 is the first), at most LONGEST_DELAY. Where the
-        function raises, or returns no duration, they are the default backoff's, and the problem is logged."""
+    def wait(self, attempt: int, error: BaseException) -> Wait:
+        """Return the wait after the given attempt (1 is the first), at most LONGEST_DELAY. Where the function raises,
+        or returns no duration, it is the default backoff's, and the problem is logged."""
         try:
-            value = self.function(attempt, error)
-            number = value.total_seconds() if isinstance(value, timedelta) else value
-            if not isinstance(number, bool) and isinstance(number, (int, float)) and 0 <= number <= LONGEST_DELAY:
-                return float(number)
-            problem = f"it must return seconds (a number or a timedelta) from 0 to ten years, not {_described(value)}"
-            too_long = isinstance(number, (int, float)) and number > LONGEST_DELAY
+            value = self.function(attempt, error=error) if self.takes_error else self.function(attempt)
+            wait = _checked(value, attempt)
         except BaseException as failure:  # SystemExit, too, must neither leave the attempt open nor end the process
-            problem, too_long = f"it raised {_described(failure)}", False
-        wait = LONGEST_DELAY if too_long else FALLBACK.delay(attempt)
-        logger.error(logfmt("backoff_failed", function=_name(self.function), attempt=attempt, problem=problem))
-        return wait
+            wait = Wait(FALLBACK.delay(attempt), f"it raised {_described(failure)}")
+        if not wait.problem:
+            return wait
+        name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
+        problem = f"backoff {name}(attempt={attempt}): {wait.problem}; the wait is {wait.seconds:.1f} s"
+        logger.error(logfmt("backoff_failed", function=name, attempt=attempt, problem=problem))
+        return Wait(wait.seconds, problem)
+
+
+def _checked(value: Any, attempt: int) -> Wait:
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not number >= 0:
+        problem = f"it must return seconds (a number or a timedelta) of at least 0, not {_described(value)}"
+        return Wait(FALLBACK.delay(attempt), problem)
+    if number > LONGEST_DELAY:
+        return Wait(LONGEST_DELAY, f"it returned {_described(value)}, which is longer than ten years")
+    return Wait(float(number))
 
 
 def _described(value: object) -> str:
@@ -76,13 +93,11 @@ def _described(value: object) -> str:
     return text if len(text) <= 200 else text[:200] + "…"
 
 
-def _name(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__qualname__", type(function).__qualname__))
-
-
-def wait_before_retry(backoff: Backoff | BackoffFunction, attempt: int, error: BaseException) -> float:
-    """Return the seconds to wait after a failed attempt."""
-    return backoff.delay(attempt, error) if isinstance(backoff, BackoffFunction) else backoff.delay(attempt)
+def wait_before_retry(backoff: Backoff | BackoffFunction, attempt: int, error: BaseException) -> Wait:
+    """Return the wait after a failed attempt."""
+    if isinstance(backoff, BackoffFunction):
+        return backoff.wait(attempt, error)
+    return Wait(backoff.delay(attempt))
 
 
 # -- as `@consumer` takes them ----------------------------------------------------------------------------------------
@@ -121,15 +136,26 @@ def _classes(value: Any, name: str, problems: list[str]) -> Classes | None:
 
 def checked_function(function: Callable[..., Any], problems: list[str]) -> BackoffFunction:
     """Return a function that is the option `backoff`; note what is wrong with it."""
+    takes_error = False
     try:
-        inspect.signature(function).bind(1, None)
+        signature = inspect.signature(function)
+    except ValueError:  # written in C, it has no signature
+        return BackoffFunction(function, False)
+    parameter = signature.parameters.get("error")
+    if parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+        takes_error = next(iter(signature.parameters)) != "error"
+    try:
+        signature.bind(1, **({"error": None} if takes_error else {}))
     except TypeError:
         problems.append(
-            f"backoff {_name(function)} cannot be called with two arguments: write def wait(attempt, error), which "
-            "returns seconds or a timedelta"
+            f"backoff cannot be called as {_name(function)}(attempt): write def {_name(function)}(attempt) or "
+            f"def {_name(function)}(attempt, error), which returns seconds or a timedelta"
         )
-    except ValueError:  # written in C, it has no signature
-        pass
     if is_async(function) or is_generator(function):
         problems.append(f"backoff {_name(function)} must be a plain function, which returns seconds or a timedelta")
-    return BackoffFunction(function)
+    return BackoffFunction(function, takes_error)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__name__", type(function).__name__)
+    return name if name.isidentifier() else "wait"

@@ -27,10 +27,10 @@ logger = logging.getLogger("sqlqueue")
 BEAT = """
     INSERT INTO sqlqueue_subscriber_heartbeat
     (subscriber, consumer_group, topic, host, pid, address, activity, horizon, failing, version, server,
-    beat_at, partitions, serves, expires_at, runs_until, progressed_at)
+    beat_at, serves, expires_at, runs_until, progressed_at)
     VALUES
 """
-ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, %s, {later}, {later}, {earlier})"
+ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {now}, %s, {later}, {later}, {earlier})"
 LEAVE = "DELETE FROM sqlqueue_subscriber_heartbeat WHERE subscriber = %s"
 AT_MOST = 0.2  # seconds for which a heartbeat, or who reads heartbeats to balance, waits for a lock
 MOURNED = 3600.0  # seconds
@@ -57,10 +57,9 @@ def subscriber_name() -> str:
     return f"{socket.gethostname()[:60]}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
 
 
-def digest_of(pairs: Iterable[tuple[str, str]], partitions: str) -> str:
-    """Return the digest of what a subscriber serves, its (group, topic) and its partitions: two serve the same if
-    theirs are equal."""
-    parts = [partitions, *(name for pair in sorted(pairs) for name in pair)]
+def digest_of(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return the digest of what a subscriber serves, its (group, topic): two serve the same if theirs are equal."""
+    parts = [name for pair in sorted(pairs) for name in pair]
     return blake2b("\0".join(parts).encode(), digest_size=DIGEST).hexdigest()
 
 
@@ -73,15 +72,13 @@ def beat(
     activity: str = "",
     horizon: int = 0,
     failing: str = "",
-    partitions: str = "",
     work: Mapping[tuple[str, str], Work] = MappingProxyType({}),
 ) -> None:
     """Write a subscriber's heartbeat in these (group, topic), which counts for `lease_duration` seconds.
 
     activity, horizon, failing: what it does now, the horizon that it knows, and its failing background tasks, for
-    operators. partitions: those that it serves, as text (core.partition_numbers); "" for all. work: what it does, by
-    (group, topic). Two statements: the first reads the server's identity. Raises TableLocked in place of waiting for a
-    lock of the table.
+    operators. work: what it does, by (group, topic). Two statements: the first reads the server's identity. Raises
+    TableLocked in place of waiting for a lock of the table.
     """
     pairs = list(subscriptions)
     if not pairs:
@@ -90,11 +87,11 @@ def beat(
     host, microseconds = socket.gethostname()[:255], round(lease_duration * 1_000_000)
     values: list[object] = []
     shown = (host, os.getpid(), address, activity[:200], horizon, failing[:200], __version__, server)
-    digest = digest_of(pairs, partitions)
+    digest = digest_of(pairs)
     for pair in pairs:
         serves = digest if pair == min(pairs) else ""
         times = map(_microseconds, work.get(pair, (None, None)))
-        values += (subscriber, *pair, *shown, partitions, serves, microseconds, *times)
+        values += (subscriber, *pair, *shown, serves, microseconds, *times)
     upsert = log.dialect.upsert("topic, consumer_group, subscriber", UPDATES)
     unless_locked(log, f"{BEAT} {', '.join([ROW] * len(pairs))} {upsert}", values, seconds=AT_MOST)
 

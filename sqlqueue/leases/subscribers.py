@@ -7,12 +7,10 @@ What a digest stands for is read once, from the rows of one of the subscribers t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from sqlqueue.core.partition.ref import GroupTopic
-from sqlqueue.core.partition_numbers import Numbers, stored_numbers
 from sqlqueue.database.lock_timeouts import unless_locked
 from sqlqueue.database.log import Log
 from sqlqueue.leases.heartbeat import AT_MOST, digest_of
@@ -25,21 +23,10 @@ LIVING = """
 """
 # All rows of these subscribers. Index: the heartbeats' subscriber.
 SERVING = """
-    SELECT subscriber, consumer_group, topic, partitions FROM sqlqueue_subscriber_heartbeat
+    SELECT subscriber, consumer_group, topic FROM sqlqueue_subscriber_heartbeat
     WHERE subscriber IN ({marks})
 """
 AT_ONCE = 200  # subscribers
-
-# The subscribers of one (group, topic), with the partitions that each serves (None: all).
-Subscribers = Mapping[str, "Numbers | None"]
-
-
-@dataclass(slots=True)
-class _Served:
-    """What a subscriber serves. partitions: as text, "" for all."""
-
-    partitions: str = ""
-    group_topics: set[GroupTopic] = field(default_factory=set)
 
 
 class LivingSubscribers:
@@ -52,12 +39,12 @@ class LivingSubscribers:
         self.reserve: frozenset[str] = frozenset()
         self.living = 0
         self._seen: frozenset[tuple[str, str]] = frozenset()
-        self._by_digest: dict[str, _Served] = {}
-        self._known: dict[GroupTopic, Subscribers] = {}
+        self._by_digest: dict[str, Set[GroupTopic]] = {}
+        self._known: dict[GroupTopic, Sequence[str]] = {}
 
-    def look(self, groups: Collection[GroupTopic]) -> Mapping[GroupTopic, Subscribers]:
-        """Return the subscribers of groups: the same objects as the last time, if nothing has changed. Raises
-        TableLocked in place of waiting."""
+    def look(self, groups: Collection[GroupTopic]) -> Mapping[GroupTopic, Sequence[str]]:
+        """Return the subscribers of groups, in the order of their names: the same objects as the last time, if nothing
+        has changed. Raises TableLocked in place of waiting."""
         seen = frozenset(self._rows(LIVING, (round(AHEAD.total_seconds() * 1_000_000),)))
         if seen != self._seen or self._known.keys() != set(groups):
             alike: dict[str, list[str]] = defaultdict(list)  # the subscribers of each digest
@@ -69,42 +56,36 @@ class LivingSubscribers:
             self._seen = seen
         return self._known
 
-    def known(self, group_topic: GroupTopic) -> Subscribers:
-        """Return the subscribers of a group, as of the last look at it."""
-        return self._known.get(group_topic, {})
-
     def _of_groups(
         self, groups: Iterable[GroupTopic], alike: Mapping[str, Sequence[str]]
-    ) -> dict[GroupTopic, Subscribers]:
-        found: dict[GroupTopic, dict[str, Numbers | None]] = {group_topic: {} for group_topic in groups}
-        for served, subscribers in self._served(alike):
-            for group_topic in found.keys() & served.group_topics:
-                found[group_topic].update(dict.fromkeys(subscribers, stored_numbers(served.partitions)))
-        return dict(found)
+    ) -> dict[GroupTopic, Sequence[str]]:
+        found: dict[GroupTopic, set[str]] = {group_topic: set() for group_topic in groups}
+        for group_topics, subscribers in self._served(alike):
+            for group_topic in found.keys() & group_topics:
+                found[group_topic].update(subscribers)
+        return {group_topic: sorted(subscribers) for group_topic, subscribers in found.items()}
 
-    def _served(self, alike: Mapping[str, Sequence[str]]) -> list[tuple[_Served, Sequence[str]]]:
+    def _served(self, alike: Mapping[str, Sequence[str]]) -> list[tuple[Set[GroupTopic], Sequence[str]]]:
         """Return what is served, and by which subscribers."""
         self._by_digest = {digest: self._by_digest[digest] for digest in alike if digest in self._by_digest}
         asked = {digest: some[0] for digest, some in alike.items() if digest not in self._by_digest}
         read = self._read(asked.values())
         for digest, subscriber in asked.items():
-            served = read[subscriber]
-            if digest_of(served.group_topics, served.partitions) == digest:
-                self._by_digest[digest] = served
+            if digest_of(read[subscriber]) == digest:
+                self._by_digest[digest] = read[subscriber]
         found = [(served, alike[digest]) for digest, served in self._by_digest.items()]
         # The one whose rows were to say it for the others has left since.
         left = {name for digest, some in alike.items() if digest not in self._by_digest for name in some}
         return found + [(served, [name]) for name, served in self._read(left).items()]
 
-    def _read(self, subscribers: Iterable[str]) -> dict[str, _Served]:
+    def _read(self, subscribers: Iterable[str]) -> dict[str, set[GroupTopic]]:
         names = sorted(subscribers)
-        found: dict[str, _Served] = defaultdict(_Served)
+        found: dict[str, set[GroupTopic]] = defaultdict(set)
         for start in range(0, len(names), AT_ONCE):
             some = names[start : start + AT_ONCE]
             text = SERVING.replace("{marks}", ", ".join(["%s"] * len(some)))
-            for subscriber, group, topic, partitions in self._rows(text, some):
-                found[subscriber].partitions = partitions
-                found[subscriber].group_topics.add((group, topic))
+            for subscriber, group, topic in self._rows(text, some):
+                found[subscriber].add((group, topic))
         return found
 
     def _rows(self, text: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from django.db.models import Exists, OuterRef
 
-from sqlqueue.core.epochs import Epoch, number_within, numbers_of, startable
+from sqlqueue.core.epochs import Epoch, numbers_of, startable
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.log import Log
@@ -59,22 +59,16 @@ def anything_due(
     topic: str,
     ordering: str,
     owned: Collection[PartitionRef] = (),
-    served: Collection[int] | None = None,
 ) -> bool:
     """Tell whether the log has anything for a group to do now: unread messages, or states that are due or in flight.
 
     owned: partitions of the calling process, which are left out, since it knows what is to be done in them. In the
     others everything unsettled counts, except delayed messages and those behind them: partitions of a later epoch that
-    the group may not start yet are behind those of the earlier one. served: of these partitions alone, numbered within
-    their epochs; None: of all. The tables are read in the order in which a message passes through them, so that none
-    is missed.
+    the group may not start yet are behind those of the earlier one. The tables are read in the order in which a message
+    passes through them, so that none is missed.
     """
     streams, epochs = _streams(log, group, topic, "position")
-    others = {
-        at: position
-        for at, position in streams.items()
-        if at not in owned and (served is None or number_within(epochs, at.partition) in served)
-    }
+    others = {at: position for at, position in streams.items() if at not in owned}
     if len(epochs) > 1:
         ready = _may_start(log, group, topic, epochs)
         others = {at: position for at, position in others.items() if at.partition in ready}

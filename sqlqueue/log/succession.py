@@ -22,10 +22,10 @@ LEASES_AT_ONCE = 500
 
 
 class Leased(NamedTuple):
-    """numbered: the partitions that count for balance, those whose leases do not wait, each with its number within its
-    epoch; waiting: those whose leases wait; more: leases are missing, or some need not wait any longer."""
+    """counted: the partitions that count for balance, those whose leases do not wait; waiting: those whose leases wait;
+    more: leases are missing, or some need not wait any longer."""
 
-    numbered: dict[int, int]
+    counted: set[int]
     waiting: set[int]
     more: bool
 
@@ -115,13 +115,13 @@ def leased(log: Log, group: str, topic: str) -> Leased:
     epochs = layouts.epochs(log, topic)
     rows = PartitionLease.objects.using(log.alias).filter(topic=topic, consumer_group=group)
     holders = dict(rows.values_list("partition", "holder"))
-    numbered = {number: within for epoch in epochs for within, number in enumerate(epoch.numbers)}
-    waiting = {number for number in numbered if holders.get(number) == WAITS}
-    counted = {number: within for number, within in numbered.items() if number in holders and number not in waiting}
-    if len(counted) == len(numbered):
+    numbers = {number for epoch in epochs for number in epoch.numbers}
+    waiting = {number for number in numbers if holders.get(number) == WAITS}
+    counted = (numbers & holders.keys()) - waiting
+    if counted == numbers:
         return Leased(counted, waiting, False)
     registered = ConsumerGroup.objects.using(log.alias).filter(topic=topic, consumer_group=group).first()
     if registered is None:
         return Leased(counted, waiting, False)
-    missing = len(counted) + len(waiting) < len(numbered)
+    missing = len(counted) + len(waiting) < len(numbers)
     return Leased(counted, waiting, missing or bool(may_start(log, registered, waiting)))

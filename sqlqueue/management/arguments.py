@@ -10,7 +10,6 @@ from typing import Literal
 from django.core.management.base import CommandError
 
 from sqlqueue.core.bounds import CENTURY
-from sqlqueue.core.partition_numbers import Numbers, read_numbers
 from sqlqueue.core.settings import MOST_PARTITIONS
 from sqlqueue.core.unique_for import KEY
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE
@@ -35,14 +34,6 @@ def whole(least: int, most: int) -> Callable[[str], int]:
         return number
 
     return read
-
-
-def partitions(text: str) -> Numbers:
-    """Read numbers and ranges of partitions; raises ArgumentTypeError."""
-    try:
-        return read_numbers(text)
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None
 
 
 def decimal(least: float, most: float) -> Callable[[str], float]:

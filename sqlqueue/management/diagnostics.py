@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import Min
 
 from sqlqueue.conf import settings
-from sqlqueue.consumers.registry import Consumer
+from sqlqueue.consumers.declare.registry import Consumer
 from sqlqueue.database.gate import DUTIES
 from sqlqueue.database.insert_sql import NAMED, SLOTS
 from sqlqueue.database.limits import ServerLimits, limits, missing_indexes

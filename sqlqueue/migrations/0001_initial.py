@@ -802,12 +802,6 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
-                    "partitions",
-                    ExactField(
-                        db_default="", help_text="that it serves; empty: all", max_length=200, verbose_name="partitions"
-                    ),
-                ),
-                (
                     "serves",
                     ExactField(
                         db_default="",

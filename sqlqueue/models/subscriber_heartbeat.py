@@ -8,7 +8,6 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.keys import GROUP_LENGTH
-from sqlqueue.core.partition_numbers import TEXT_LENGTH
 from sqlqueue.database.fields import DatabaseNow, ExactField, UnicodeField
 from sqlqueue.models.partition_lease import HOLDER_LENGTH
 from sqlqueue.models.topic import TOPIC_COLUMN
@@ -56,9 +55,6 @@ class SubscriberHeartbeat(models.Model):
     version = ExactField(_("version"), max_length=40, db_default="", help_text=_("of sqlqueue"))
     server = ExactField(
         _("database server"), max_length=100, db_default="", help_text=_("the identity of the server that it writes to")
-    )
-    partitions = ExactField(
-        _("partitions"), max_length=TEXT_LENGTH, db_default="", help_text=_("that it serves; empty: all")
     )
     serves = ExactField(
         _("serves"), max_length=40, db_default="", help_text=_("a digest of all that it serves, in one of its rows")

@@ -132,7 +132,7 @@ def _settled(*, topic: str, group: str, attempts: Sequence[SettledAttempt], **_:
         ages = clock.ages([attempt.message.created for attempt, outcome in attempts if outcome.kind in FINAL], now)
     for kind, count in kinds.items():
         _of(SETTLED, topic, group, kind.replace(" ", "_")).inc(count)
-    _of(HANDLER, topic, group).observe_many(finished - started for started, finished in calls)
+    _of(HANDLER, topic, group).observe_many([finished - started for started, finished in calls])
     _of(LATENCY, topic, group).observe_many(ages)
 
 

@@ -6,6 +6,7 @@ The interface is Django's own, or on Django 5.2 that of the package django-tasks
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,24 +14,17 @@ if TYPE_CHECKING:
     from sqlqueue.tasks.interface import task
     from sqlqueue.tasks.policy import task_options
 
+_MODULES = {
+    "SqlQueueBackend": "sqlqueue.tasks.backend",
+    "enqueue": "sqlqueue.tasks.backend",
+    "task": "sqlqueue.tasks.interface",
+    "task_options": "sqlqueue.tasks.policy",
+}
+
 __all__ = ["SqlQueueBackend", "enqueue", "task", "task_options"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "SqlQueueBackend":
-        from sqlqueue.tasks.backend import SqlQueueBackend
-
-        return SqlQueueBackend
-    if name == "enqueue":
-        from sqlqueue.tasks.backend import enqueue
-
-        return enqueue
-    if name == "task":
-        from sqlqueue.tasks.interface import task
-
-        return task
-    if name == "task_options":
-        from sqlqueue.tasks.policy import task_options
-
-        return task_options
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

@@ -105,7 +105,7 @@ def policy_of(*given: Mapping[str, Any]) -> Policy:
         values[name] = _imported(values[name], name)
     if callable(values["backoff"]):  # then only what was given, as for a consumer
         values = {name: value for name, value in values.items() if name in options or name not in _OF_A_NUMBER}
-    from sqlqueue.consumers.registry import build  # tasks are declared before the models are loaded
+    from sqlqueue.consumers.declare.registry import build  # tasks are declared before the models are loaded
 
     parts = build("tasks", {"ordering": "none", **values})
     made = parts["options"]

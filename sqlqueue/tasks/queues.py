@@ -1,4 +1,5 @@
-"""The queues that `TASKS` names, as topics and as consumers. Importing this needs no Tasks interface."""
+"""The queues that `TASKS` names, as topics and as consumers, and how they are connected when the app is ready.
+Importing this needs no Tasks interface."""
 
 from __future__ import annotations
 
@@ -10,14 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 import django
 from django.apps import apps
 from django.conf import settings as django_settings
+from django.core.checks import CheckMessage, Error, register
 from django.utils.module_loading import import_string
 
-from sqlqueue.consumers.registry import Consumer, Registry, build
+from sqlqueue.checks import TAG
+from sqlqueue.conf import settings
+from sqlqueue.consumers.declare.registry import Consumer, Registry, build, registry
 from sqlqueue.core.codec import decode
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, TOPIC_LENGTH, checked_consumed
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.task_states import GROUP, PREFIX, topic_of
 from sqlqueue.models.task_state import BACKEND_LENGTH
+from sqlqueue.signals import task_killed
 
 if TYPE_CHECKING:
     from sqlqueue.tasks.policy import Policy
@@ -156,3 +161,24 @@ def problems() -> Iterator[str]:
             yield str(error)
         if not _has_interface():
             yield f"{name} needs Django 6.0 or later, or the package django-tasks: pip install 'sqlqueue[tasks]'"
+
+
+def connect() -> None:
+    """Connect them. Nothing of the Tasks interface is imported yet."""
+    settings.declared_elsewhere = topics
+    if add_consumers not in registry.sources:
+        registry.sources.append(add_consumers)
+    task_killed.connect(_announce_killed, dispatch_uid="sqlqueue.tasks")
+
+
+def _announce_killed(**arguments: Any) -> None:
+    from sqlqueue.tasks.runner import announce_killed
+
+    announce_killed(**arguments)
+
+
+@register(TAG)
+def check_tasks(**kwargs: Any) -> list[CheckMessage]:
+    """E027: an entry of TASKS that names this backend is wrong."""
+    hint = "Correct TASKS in the settings: docs/tasks.md has the options."
+    return [Error(problem, hint=hint, id="sqlqueue.E027") for problem in problems()]

@@ -12,10 +12,8 @@ from django.utils import timezone
 from django.utils.crypto import get_random_string
 
 from sqlqueue.conf import settings
-from sqlqueue.consumers.connections import Undisturbed
-from sqlqueue.consumers.delivery import Delivery
-from sqlqueue.consumers.inline_executor import Savepoints
-from sqlqueue.consumers.unknown import unknown
+from sqlqueue.consumers.handlers.delivery import Delivery, unknown
+from sqlqueue.consumers.handlers.inline import in_savepoints
 from sqlqueue.core import outcomes
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.not_run import check_has_run
@@ -127,15 +125,8 @@ class _Attempt:
     def _call(self) -> Any:
         result = self._result()
         context = [TaskContext(task_result=result)] if self.task.takes_context else []
-        savepoints = Savepoints()
-        try:
-            with Undisturbed():
-                value = self.task.call(*context, *result.args, **result.kwargs)
-                check_has_run(value, self.state.path)
-        except BaseException:
-            savepoints.end()
-            raise
-        savepoints.end_well()
+        value = in_savepoints(lambda _: self.task.call(*context, *result.args, **result.kwargs), None)
+        check_has_run(value, self.state.path)
         return value
 
     def _returned(self, value: Any) -> str:

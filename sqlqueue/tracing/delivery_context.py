@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar, Token
+from time import monotonic
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -54,6 +55,18 @@ class DeliveryContext:
         if self._span is not None:
             self._span.end(error)
         _current.reset(self._token)
+
+
+def in_context(deliveries: Sequence[DeliveryInfo], do: Callable[..., Any], *args: Any) -> Any:
+    """Call a function inside a DeliveryContext, at less of its cost; return what it returns."""
+    if propagation.spans is not None and monotonic() >= propagation.spans.look_at:
+        with DeliveryContext(*deliveries):
+            return do(*args)
+    token = _current.set(deliveries)
+    try:
+        return do(*args)
+    finally:
+        _current.reset(token)
 
 
 class DeliveryFilter(logging.Filter):

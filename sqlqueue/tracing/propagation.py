@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sqlqueue.tracing import spans
+    from sqlqueue.tracing import spans as spans
     from sqlqueue.tracing.delivery_context import DeliveryInfo
 else:
     try:

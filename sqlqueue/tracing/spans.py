@@ -35,18 +35,18 @@ TRACEPARENT = "traceparent"
 PROVIDER_INTERVAL = 1.0  # seconds between two looks for a provider: each costs microseconds
 
 _tracers: dict[TracerProvider, Tracer] = {}
-_look_at = 0.0
+look_at = 0.0  # monotonic seconds: until then there is no provider
 
 
 def current_tracer() -> Tracer | None:
     """Return the tracer of the application's provider; None without one. Notices a new provider within a second."""
-    global _look_at
+    global look_at
     now = time.monotonic()
-    if now < _look_at:
+    if now < look_at:
         return None
     provider = trace.get_tracer_provider()
     if isinstance(provider, ProxyTracerProvider):
-        _look_at = now + PROVIDER_INTERVAL
+        look_at = now + PROVIDER_INTERVAL
         return None
     found = _tracers.get(provider)
     if found is None:
@@ -118,7 +118,7 @@ class Sending(AbstractContextManager["Sending"]):
 
 def sending(topic: str) -> Sending | None:
     """Begin the span of a publish; return None without a tracer."""
-    if time.monotonic() < _look_at:  # current_tracer() would return None
+    if time.monotonic() < look_at:  # current_tracer() would return None
         return None
     try:
         found = current_tracer()

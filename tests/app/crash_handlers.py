@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from sqlqueue import Batch, Delivery, HandOver, Reject, consumer
-from sqlqueue.consumers.pace import LINGER, Pace
+from sqlqueue.consumers.engine.throttle import LINGER, Pace
 from tests.app.models import Effect
 
 HANDLED = "handled"

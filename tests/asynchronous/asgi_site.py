@@ -63,7 +63,7 @@ async def take(request: HttpRequest) -> JsonResponse:
     async with asubscribe("web", group=request.GET["group"], timeout=60) as deliveries:
         async for delivery in deliveries:
             found.append(delivery.payload)
-            await delivery.ack()
+            await delivery.aack()
             if len(found) == count:
                 break
     return JsonResponse({"payloads": found})

@@ -19,10 +19,10 @@ from sqlqueue import (
     publish,
     publish_many,
 )
-from sqlqueue.consumers.async_pull import AsyncDeliveries
-from sqlqueue.consumers.loop import Loop
-from sqlqueue.consumers.releases import Releases
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.engine.loop import Loop
+from sqlqueue.consumers.engine.settler import Settler
+from sqlqueue.consumers.engine.subscriber import Subscriber
+from sqlqueue.consumers.pull.subscribe import AsyncDeliveries
 from sqlqueue.log.groups import revoke
 from sqlqueue.models import DeliveryState, Message, PartitionLease, SubscriberHeartbeat
 from sqlqueue.tracing.delivery_context import DeliveryContext
@@ -43,7 +43,7 @@ async def received(count: int, **options: Any) -> list[Any]:
     async with asubscribe("t", timeout=PATIENCE if count else SOON, **options) as deliveries:
         async for delivery in deliveries:
             found.append(delivery.payload)
-            await delivery.ack()
+            await delivery.aack()
             if len(found) >= count:
                 deliveries._timeout = SOON
     return found
@@ -80,7 +80,7 @@ class TestReceiving:
                 assert not waiting.done()
                 await apublish("t", 1)
                 first = await waiting
-                await first.ack()
+                await first.aack()
                 await apublish("t", 2)
                 return [first.payload, (await anext(deliveries)).payload]
 
@@ -96,7 +96,7 @@ class TestReceiving:
                 async def work(mine: list[Any]) -> None:
                     async for delivery in deliveries:
                         await asyncio.sleep(0.001)
-                        await delivery.ack()
+                        await delivery.aack()
                         mine.append(delivery.payload)  # behind the ack: the last one closes what others still hold
                         if sum(map(len, seen)) == 60:
                             deliveries.close()
@@ -123,7 +123,7 @@ class TestReceiving:
                 deliveries._timeout = SOON
                 assert [each async for each in deliveries] == []
                 for delivery in held:
-                    await delivery.ack()
+                    await delivery.aack()
                 deliveries._timeout = PATIENCE
                 assert len(await taken(deliveries, 10)) == 10
 
@@ -139,7 +139,7 @@ class TestReceiving:
                 assert (delivery.headers, delivery.offset, delivery.attempt) == ({"h": 2}, offset, 1)
                 delivery.extend(seconds=100)
                 with DeliveryContext(delivery):
-                    await delivery.ack()
+                    await delivery.aack()
 
         in_loop(main())
 
@@ -153,13 +153,13 @@ class TestSettling:
             async with asubscribe("t", timeout=PATIENCE, backoff=5_000, jitter=0, max_backoff=5_000) as deliveries:
                 for delivery in await taken(deliveries, 4):
                     if delivery.payload == "retry":
-                        await delivery.retry(delay=3_000, reason="later")
+                        await delivery.aretry(delay=3_000, reason="later")
                     elif delivery.payload == "postpone":
-                        await delivery.postpone(delay=4_000)
+                        await delivery.apostpone(delay=4_000)
                     elif delivery.payload == "reject":
-                        await delivery.reject("bad")
+                        await delivery.areject("bad")
                     else:
-                        await delivery.fail(ValueError("odd"))
+                        await delivery.afail(ValueError("odd"))
                     assert delivery.settled == delivery.payload
 
         in_loop(main())
@@ -178,11 +178,11 @@ class TestSettling:
             async with asubscribe("t", timeout=PATIENCE) as deliveries:
                 delivery = await anext(deliveries)
                 with pytest.raises(InvalidMessage, match="delay"):
-                    await delivery.retry(delay=-1)
-                await delivery.ack()
-                await delivery.ack()
+                    await delivery.aretry(delay=-1)
+                await delivery.aack()
+                await delivery.aack()
                 with pytest.raises(ConfigurationError, match=r"settled already, by ack\(\)"):
-                    await delivery.reject("x")
+                    await delivery.areject("x")
 
         in_loop(main())
         assert in_loop(received(0)) == []
@@ -194,7 +194,7 @@ class TestSettling:
         def handle(delivery: Any) -> None:
             with transaction.atomic():
                 Effect.objects.create(name="seen", value=delivery.payload)
-                delivery.sync.ack()
+                delivery.ack()
                 if delivery.payload == "rolled back":
                     transaction.set_rollback(True)
 
@@ -218,7 +218,7 @@ class TestSettling:
                 delivery = await anext(deliveries)
                 block = transaction.atomic()
                 await sync_to_async(block.__enter__)()
-                await delivery.ack()
+                await delivery.aack()
                 await sync_to_async(transaction.set_rollback)(True)
                 await sync_to_async(block.__exit__)(None, None, None)
                 assert delivery.settled == ""
@@ -234,7 +234,7 @@ class TestSettling:
         @sync_to_async
         def handle(delivery: Any) -> None:
             with transaction.atomic():
-                delivery.sync.ack()
+                delivery.ack()
                 acked.set()
                 go_on.wait(60)
 
@@ -246,7 +246,7 @@ class TestSettling:
                 second = await anext(deliveries)
                 go_on.set()
                 await handling
-                await second.ack()
+                await second.aack()
 
         in_loop(main())
         assert in_loop(received(0)) == []
@@ -266,7 +266,7 @@ class TestLosing:
                 now = set(await sync_to_async(list)(PartitionLease.objects.values_list("holder", "fencing_token")))
                 assert now == holders
                 delivery.check_lease()
-                await delivery.ack()
+                await delivery.aack()
 
         in_loop(main())
         assert in_loop(received(0)) == []
@@ -280,8 +280,8 @@ class TestLosing:
                 again.extend(seconds=300)
                 assert (again.payload, again.attempt) == (1, 2)
                 with pytest.raises(LeaseLost):
-                    await late.ack()
-                await again.ack()
+                    await late.aack()
+                await again.aack()
 
         in_loop(main())
         assert in_loop(received(0)) == []
@@ -296,10 +296,10 @@ class TestLosing:
                 await sync_to_async(transaction.atomic(revoke))(LOG, "default", "t")
                 await until(lambda: delivery._attempt.lease.lost)
                 with pytest.raises(LeaseLost):
-                    await delivery.ack()
+                    await delivery.aack()
                 again = await anext(deliveries)
                 assert again.payload == 1
-                await again.ack()
+                await again.aack()
 
         in_loop(main())
         assert not states("t")
@@ -332,9 +332,9 @@ class TestEnding:
         async def main() -> Any:
             async with asubscribe("t", timeout=PATIENCE) as deliveries:
                 first, second = await taken(deliveries, 2)
-                await first.ack()
+                await first.aack()
             with pytest.raises(LeaseLost):
-                await second.ack()
+                await second.aack()
             return second.payload
 
         left = in_loop(main())
@@ -362,7 +362,7 @@ class TestEnding:
                         blocked = asyncio.ensure_future(sync_to_async(time.sleep)(0.3))
                         await asyncio.sleep(0.05)
                         reached.set()
-                        await delivery.ack()
+                        await delivery.aack()
                         await blocked
                     reached.set()
                     await asyncio.sleep(60)
@@ -381,20 +381,20 @@ class TestEnding:
 
     def test_one_cancelled_twice_waits_until_the_leases_are_released(self, consuming: Consuming, monkeypatch) -> None:
         has_one, entered, go_on = threading.Event(), threading.Event(), threading.Event()
-        release = Releases.release
+        release = Settler.release
 
-        def slow(self: Releases, partitions: Any) -> None:
+        def slow(self: Settler, partitions: Any, now: float) -> None:
             if partitions:
                 entered.set()
                 go_on.wait(60)
-            release(self, partitions)
+            release(self, partitions, now)
 
         publish("t", 1)
 
         async def work() -> None:
             async with asubscribe("t") as deliveries:
                 await anext(deliveries)
-                monkeypatch.setattr(Releases, "release", slow)
+                monkeypatch.setattr(Settler, "release", slow)
                 has_one.set()
                 await asyncio.sleep(60)
 
@@ -438,7 +438,7 @@ class TestEnding:
         nothing_is_left()
 
     def test_a_wait_for_the_next_one_that_is_given_up_loses_none(self, consuming: Consuming, monkeypatch) -> None:
-        monkeypatch.setattr("sqlqueue.consumers.async_pull.CONNECTIONS_LAST", 0.0)  # looks at them each time
+        monkeypatch.setattr("sqlqueue.consumers.pull.subscribe.CONNECTIONS_LAST", 0.0)  # looks at them each time
 
         async def main() -> list[Any]:
             found = []
@@ -452,7 +452,7 @@ class TestEnding:
                         with pytest.raises(asyncio.TimeoutError):
                             await asyncio.wait_for(anext(deliveries), 0.02)  # once it has come
                     found += await taken(deliveries, 1)
-                    await found[-1].ack()
+                    await found[-1].aack()
             return [(delivery.payload, delivery.attempt) for delivery in found]
 
         assert in_loop(main()) == [(number, 1) for number in range(3)]
@@ -481,7 +481,7 @@ class TestEnding:
                 threading.Timer(0.1, deliveries.close).start()
                 assert [each async for each in deliveries] == []
                 with pytest.raises(LeaseLost):
-                    await unsettled.ack()
+                    await unsettled.aack()
 
         in_loop(main())
         assert in_loop(received(1)) == [1]
@@ -491,7 +491,7 @@ class TestEnding:
 
         async def main() -> None:
             async with asubscribe("t", timeout=PATIENCE) as deliveries:
-                await (await anext(deliveries)).ack()
+                await (await anext(deliveries)).aack()
                 await until(lambda: not deliveries._engine.deliveries.empty())
                 deliveries.close()
                 assert [each async for each in deliveries] == []
@@ -556,7 +556,7 @@ def test_what_keeps_the_engine_from_starting_is_raised(consuming: Consuming, mon
 def test_the_receivers_connection_that_the_server_has_ended_is_replaced(
     consuming: Consuming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sqlqueue.consumers.async_pull.CONNECTIONS_LAST", 0.0)  # as if time had passed
+    monkeypatch.setattr("sqlqueue.consumers.pull.subscribe.CONNECTIONS_LAST", 0.0)  # as if time had passed
     publish_many("t", range(3))
 
     async def main() -> set[int]:
@@ -565,7 +565,7 @@ def test_the_receivers_connection_that_the_server_has_ended_is_replaced(
             for _ in range(3):
                 delivery = await anext(deliveries)
                 used.add(await sync_to_async(connection_id)())
-                await delivery.ack()
+                await delivery.aack()
                 await sync_to_async(end_this_threads_connection)()
         return used
 

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection, transaction
 
 from sqlqueue import Batch, Delivery, NewMessage, Reject, Retry, get_batch, publish, publish_many
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.leases.acquire import acquire_leases
 from sqlqueue.models import DeliveryState, Message, Offset, PartitionLease
 from tests.batches.following import CALLED, counted, figures, register, standing

@@ -172,12 +172,12 @@ def publishing(count: int) -> Iterator[tuple[str, float, float]]:
 
 def consuming(count: int) -> Iterator[tuple[str, float, float]]:
     from sqlqueue import Retry
-    from sqlqueue.consumers.process import garbage
-    from sqlqueue.consumers.registry import Consumer, build
-    from sqlqueue.consumers.subscriber import Subscriber
+    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.engine.subscriber import Subscriber
+    from sqlqueue.consumers.process.start import look_less_often
     from sqlqueue.log.topics import insert
 
-    garbage.look_less_often()  # as a consumer process does
+    look_less_often()  # as a consumer process does
     insert(LOG, "bench", PARTITIONS)
     publish_some(count)
 
@@ -236,8 +236,8 @@ def idling(group: str) -> tuple[float, float]:
     time a second)."""
     from django.db import connection
 
-    from sqlqueue.consumers.registry import Consumer, build
-    from sqlqueue.consumers.subscriber import Subscriber
+    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.engine.subscriber import Subscriber
 
     made = build("bench", {"group": group})
     subscriber = Subscriber([Consumer(topic="bench", handler=lambda delivery: None, **made)], background_tasks=False)

@@ -71,8 +71,8 @@ def _consume(topic: str, handler: str, barrier: Barrier, ended: Any, environment
     import django
 
     django.setup()
-    from sqlqueue.consumers.registry import Consumer, build
-    from sqlqueue.consumers.subscriber import Subscriber
+    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.engine.subscriber import Subscriber
 
     made = build(topic, {"group": "bench", **HANDLERS[handler]})
     subscriber = Subscriber([Consumer(topic=topic, handler=_nothing, **made)])

@@ -26,9 +26,9 @@ def migrated(name: str, settings: str = "tests.settings", **environment: str) ->
         from django.core.management import call_command
 
         call_command("migrate", run_syncdb=True, verbosity=0)
-        from sqlqueue.consumers.process import garbage
+        from sqlqueue.consumers.process.start import look_less_often
 
-        garbage.look_less_often()
+        look_less_often()
         yield pid
 
 

@@ -53,10 +53,10 @@ def main() -> None:
 def measure(count: int, rounds: int, ordering: str) -> dict[str, list[tuple[float, float]]]:
     """Return for each kind, one a round, the time and the process's CPU time of a message, in µs."""
     from sqlqueue import NewMessage, publish_many
-    from sqlqueue.consumers.process import garbage
+    from sqlqueue.consumers.process.start import look_less_often
     from sqlqueue.log.topics import insert
 
-    garbage.look_less_often()  # as a consumer process does
+    look_less_often()  # as a consumer process does
     insert(LOG, "failing", PARTITIONS)
     for first in range(0, count, 1000):
         publish_many(
@@ -72,8 +72,8 @@ def measure(count: int, rounds: int, ordering: str) -> dict[str, list[tuple[floa
 
 
 def consume(count: int, group: str, one_in: int, ordering: str, options: dict[str, Any]) -> tuple[float, float]:
-    from sqlqueue.consumers.registry import Consumer, build
-    from sqlqueue.consumers.subscriber import Subscriber
+    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.engine.subscriber import Subscriber
 
     made = build("failing", {"group": group, "backoff": 0, "ordering": ordering, **options})
     handler = failing_batch(one_in) if options else failing(one_in)

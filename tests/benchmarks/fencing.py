@@ -81,8 +81,8 @@ def consume(group: str, options: dict[str, Any], count: int, fenced: bool) -> Co
     """Consume all messages once."""
     from django.db import connection
 
-    from sqlqueue.consumers.registry import Consumer, build
-    from sqlqueue.consumers.subscriber import Subscriber
+    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.engine.subscriber import Subscriber
     from tests.blind import make_blind
 
     made = build("bench", {"group": group, **options})

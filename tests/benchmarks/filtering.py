@@ -116,8 +116,8 @@ def _fetch_bare(partitions: int) -> None:
 
 
 def _leave_out(group: str, where: dict[str, Any]) -> Cost:
-    from sqlqueue.consumers.registry import Consumer, build
-    from sqlqueue.consumers.subscriber import Subscriber
+    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.engine.subscriber import Subscriber
 
     def consume() -> None:
         while not subscriber.idle or subscriber.anything_due():

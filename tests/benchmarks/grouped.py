@@ -67,8 +67,8 @@ def measure(count: int, rounds: int, threads: int) -> dict[str, list[float]]:
 
 
 def consume(count: int, group: str, threads: int, options: dict[str, Any]) -> float:
-    from sqlqueue.consumers.registry import Consumer, build
-    from sqlqueue.consumers.subscriber import Subscriber
+    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.engine.subscriber import Subscriber
     from tests.app.models import Effect
 
     def handle(delivery: Any) -> None:

@@ -106,8 +106,8 @@ def read(messages: int, name: str, kind: str) -> Reading:
     """Let a new group read the whole log."""
     from django.db import connection
 
-    from sqlqueue.consumers.registry import Consumer, build
-    from sqlqueue.consumers.subscriber import Subscriber
+    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.engine.subscriber import Subscriber
 
     made = build("read-again", {"group": f"{name}-{len(KINDS[kind])}", **KINDS[kind]})
     subscriber = Subscriber([Consumer(topic="read-again", handler=lambda delivery: None, **made)])

@@ -200,8 +200,8 @@ def publish_together(aliases: Sequence[str], topic: str, count: int) -> int:
 
 def consume(aliases: Sequence[str], topic: str, count: int) -> int:
     from sqlqueue.conf import settings
-    from sqlqueue.consumers.registry import Consumer, build
-    from sqlqueue.consumers.subscriber import Subscriber
+    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.engine.subscriber import Subscriber
 
     made = build(topic, {"group": "g"})
     settled = 0

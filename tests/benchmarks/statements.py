@@ -74,10 +74,10 @@ def main() -> None:
 def measured(rate: float, messages: int, together: int) -> Counted:
     """Publish and consume; return what the server has done meanwhile."""
     from sqlqueue import publish
-    from sqlqueue.consumers import executor
-    from sqlqueue.consumers.pools import InlinePool
-    from sqlqueue.consumers.registry import Consumer, build
-    from sqlqueue.consumers.subscriber import Subscriber
+    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.engine.subscriber import Subscriber
+    from sqlqueue.consumers.handlers import executor
+    from sqlqueue.consumers.handlers.inline import InlinePool
     from sqlqueue.log.topics import insert
 
     insert(LOG, TOPIC, PARTITIONS)

@@ -6,7 +6,7 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 
 from sqlqueue import LeaseLost, NewMessage, Reject, Retry, publish, publish_many
-from sqlqueue.consumers import atomic_executor
+from sqlqueue.consumers.handlers import atomic as atomic_executor
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.log import atomic
@@ -206,7 +206,7 @@ class TestThePosition:
             positions.append((len(attempts), Offset.objects.get().position, DeliveryState.objects.count()))
             return moved
 
-        monkeypatch.setattr("sqlqueue.consumers.atomic_executor.settle_execution", watched)
+        monkeypatch.setattr("sqlqueue.consumers.handlers.atomic.settle_execution", watched)
         consuming.consumer("t", record, atomic=True, batch=True, batch_size=10, ordering=ordering)
         publish_many("t", [NewMessage(number, key=f"k{number % keys}") for number in range(30)])
         offsets = list(Message.objects.order_by("offset").values_list("offset", flat=True))
@@ -270,7 +270,7 @@ class TestTheFence:
                 refused.append(str(error))
                 raise
 
-        monkeypatch.setattr("sqlqueue.consumers.atomic_executor.settle_execution", watched)
+        monkeypatch.setattr("sqlqueue.consumers.handlers.atomic.settle_execution", watched)
         attempts: list[int] = []
 
         @consuming.consumer("t", atomic=True, backoff=0)

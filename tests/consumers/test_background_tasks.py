@@ -11,12 +11,12 @@ from sqlqueue import Reject, publish
 from sqlqueue.consumers.background import batches
 from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
-from sqlqueue.consumers.background.outcome_counter import OutcomeCounter
-from sqlqueue.consumers.background.requests import RequestTask
-from sqlqueue.consumers.background.scheduler import SchedulerTask
-from sqlqueue.consumers.background.stats_recorder import StatsRecorder
+from sqlqueue.consumers.background.operations import RequestTask, SchedulerTask
+from sqlqueue.consumers.background.stats import OutcomeCounter, StatsRecorder
 from sqlqueue.consumers.background.task import FAILING, RESERVE, BackgroundTask
+from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.core.lease import HeldLease
+from sqlqueue.leases.renewal import Shown
 from sqlqueue.management import diagnostics, doctor
 from sqlqueue.models import (
     Activity,
@@ -114,7 +114,7 @@ RESIDENTS: dict[str, Callable[[Consuming], BackgroundTask]] = {
 def lease_renewer_of(consuming: Consuming) -> BackgroundTask:
     consuming.consumer("t", lambda delivery: None)
     ownership = consuming.subscriber(background_tasks=False).ownership
-    return LeaseRenewer(ownership, 1.0, "", lambda: "", lambda: 0, lambda lost: None)
+    return LeaseRenewer(ownership, 1.0, Shown, lambda lost: None, Liveness())
 
 
 def test_one_of_those_that_serve_the_same_looks_often_and_the_others_rarely(consuming: Consuming) -> None:
@@ -130,7 +130,7 @@ def test_one_of_those_that_serve_the_same_looks_often_and_the_others_rarely(cons
 
     often, rarely = [1.0] * 3, [float(RESERVE)] * 3
     wait_until(lambda: pauses() == [often, rarely, rarely])
-    [first] = [host for host in hosts if not host.subscriber.ownership.in_reserve]
+    [first] = [host for host in hosts if not host.subscriber.ownership.balancer.in_reserve]
     hosts.remove(first)
     first.stop()
     wait_until(lambda: pauses() == [often, rarely])

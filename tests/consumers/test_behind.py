@@ -9,11 +9,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.consumers.loop import BEHIND_LOOK
-from sqlqueue.consumers.pools import InlinePool
-from sqlqueue.consumers.subscriber import Subscriber
-from sqlqueue.consumers.throttle import AHEAD, EARLY, MEASURED, MOST, Throttle
-from sqlqueue.consumers.working_set import WorkingSet
+from sqlqueue.consumers.engine.loop import BEHIND_LOOK
+from sqlqueue.consumers.engine.ownership import WorkingSet
+from sqlqueue.consumers.engine.subscriber import Subscriber
+from sqlqueue.consumers.engine.throttle import AHEAD, EARLY, MEASURED, MOST, Throttle
+from sqlqueue.consumers.handlers.inline import InlinePool
 from tests.consumers.test_iterations import Host, assigned_partition, consumer, host
 from tests.consumers.test_pace import counted
 

@@ -14,10 +14,10 @@ import pytest
 from django.db import connection, transaction
 
 from sqlqueue import HandOver, NewMessage, Reject, publish_many
-from sqlqueue.consumers.pools import Pool, ThreadPool
-from sqlqueue.consumers.pull_engine import PullPool, pulled_consumer
-from sqlqueue.consumers.pulled_delivery import PulledDelivery
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.engine.subscriber import Subscriber
+from sqlqueue.consumers.handlers.pools import Pool, ThreadPool
+from sqlqueue.consumers.pull.delivery import PulledDelivery
+from sqlqueue.consumers.pull.engine import PullPool, pulled_consumer
 from sqlqueue.core.settle_plan import Execution
 from tests.counting import Cost, Costs, Counter
 from tests.logs import LOG

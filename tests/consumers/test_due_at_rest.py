@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sqlqueue import NewMessage, Postpone, Retry, publish, publish_many
-from sqlqueue.consumers.pools import InlinePool
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.engine.subscriber import Subscriber
+from sqlqueue.consumers.handlers.inline import InlinePool
 from tests.subscribers import consumer
 
 ALL_SELDOM = {"PARTITIONS": 1, "WAKE": False, "LEASE_DURATION": 3600, "BALANCE_INTERVAL": 600.0}

@@ -10,7 +10,7 @@ from asgiref.sync import sync_to_async
 from django.db import connection
 
 from sqlqueue import HandOver, call, get_status, publish
-from sqlqueue.consumers.executor import HandlerExecutor
+from sqlqueue.consumers.handlers.executor import HandlerExecutor
 from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.models import Result
 from tests.consuming import Consuming

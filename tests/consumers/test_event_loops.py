@@ -12,7 +12,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
 from sqlqueue import publish, publish_many
-from sqlqueue.consumers.pools import ThreadPool
+from sqlqueue.consumers.handlers.pools import ThreadPool
 from sqlqueue.models import Message
 from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming
@@ -37,7 +37,7 @@ def threads(name: str) -> set[str]:
 
 @pytest.fixture
 def quick(consuming: Consuming, monkeypatch: pytest.MonkeyPatch, settings) -> None:
-    monkeypatch.setattr("sqlqueue.consumers.event_loop.BLOCKED_AFTER", 0.5)
+    monkeypatch.setattr("sqlqueue.consumers.handlers.event_loop.BLOCKED_AFTER", 0.5)
     settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1}
 
 
@@ -144,8 +144,8 @@ class TestABlockedLoop:
     def test_when_too_many_block_theirs_the_consumer_ends(
         self, consuming: Consuming, monkeypatch: pytest.MonkeyPatch, settings
     ) -> None:
-        monkeypatch.setattr("sqlqueue.consumers.event_loop.BLOCKED_AFTER", 0.1)
-        monkeypatch.setattr("sqlqueue.consumers.event_loop.LOOKS", 1)
+        monkeypatch.setattr("sqlqueue.consumers.handlers.event_loop.BLOCKED_AFTER", 0.1)
+        monkeypatch.setattr("sqlqueue.consumers.handlers.event_loop.LOOKS", 1)
         settings.SQLQUEUE = {**settings.SQLQUEUE, "SHUTDOWN_TIMEOUT": 1.0}
         gate = consuming.gate()
 
@@ -190,7 +190,7 @@ def test_a_connection_that_was_lost_while_idle_fails_no_delivery(
     consuming: Consuming, monkeypatch: pytest.MonkeyPatch, batch: bool
 ) -> None:
     monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", None)
-    monkeypatch.setattr("sqlqueue.consumers.connections.CONNECTIONS_LAST", 0.0)  # as if time had passed
+    monkeypatch.setattr("sqlqueue.consumers.handlers.connections.CONNECTIONS_LAST", 0.0)  # as if time had passed
     seen: list[int] = []
 
     @consuming.consumer("t", max_attempts=1, batch=batch)

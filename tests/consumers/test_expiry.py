@@ -21,7 +21,7 @@ from sqlqueue import (
     replay,
     subscribe,
 )
-from sqlqueue.consumers.delivery import Delivery
+from sqlqueue.consumers.handlers.delivery import Delivery
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.database.sizes import LIGHT
 from sqlqueue.leases.acquire import acquire

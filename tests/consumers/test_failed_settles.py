@@ -76,9 +76,10 @@ def test_a_connection_that_is_lost_in_a_release_may_mean_that_the_server_was_res
             release(partitions)
 
         monkeypatch.setattr(subscriber.ownership, "release", cut_off)
-        subscriber._releases.release({one: one.holding for one in subscriber.subscriptions})
+        held = {one: one.holding for one in subscriber.subscriptions}
+        subscriber.settler.release(held, subscriber.clock())
         assert len(tries) == 2
-        assert subscriber.settler.server.doubtful
+        assert subscriber.ownership.server.doubtful
     finally:
         subscriber.close()
 

@@ -11,9 +11,9 @@ from django.db import connection
 from prometheus_client import REGISTRY
 
 from sqlqueue import NewMessage, Retry, asubscribe, get_status, publish, publish_many, replay, subscribe
-from sqlqueue.consumers import reader as reader_module
-from sqlqueue.consumers.delivery import Delivery
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.engine import reader as reader_module
+from sqlqueue.consumers.engine.subscriber import Subscriber
+from sqlqueue.consumers.handlers.delivery import Delivery
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.database.log import Log
 from sqlqueue.leases.acquire import acquire
@@ -167,7 +167,7 @@ def test_of_an_async_pull_loop() -> None:
     async def receive() -> int:
         async with asubscribe("t", timeout=60, where={"payload.n": 5}) as deliveries:
             async for delivery in deliveries:
-                await delivery.ack()
+                await delivery.aack()
                 return int(delivery.payload["n"])
         raise AssertionError("nothing came")
 

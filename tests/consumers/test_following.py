@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,17 +10,19 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import Delivery, NewMessage, publish, publish_many
-from sqlqueue.consumers import following
-from sqlqueue.consumers.following import MOST_SKIPPED, NEWEST_AT_ONCE, USEFUL, Following, Trials
-from sqlqueue.consumers.pools import InlinePool
-from sqlqueue.consumers.registry import Consumer, build
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.engine import log_end as following
+from sqlqueue.consumers.engine.log_end import MOST_SKIPPED, NEWEST_AT_ONCE, USEFUL, Following, Trials
+from sqlqueue.consumers.engine.subscriber import Subscriber
+from sqlqueue.consumers.handlers.inline import InlinePool
 from sqlqueue.core.keys import partition_of
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Read
+from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.server_identity import ServerIdentity
+from sqlqueue.log.groups import register
 from sqlqueue.log.newest import HEAVY
-from sqlqueue.models import Message, Offset
+from sqlqueue.models import Message, Offset, PartitionLease
 from tests.consumers.test_many_subscribers import publish_behind_a_gap
 from tests.consumers.test_pace import counted
 from tests.consumers.test_reading import OpenPublish
@@ -58,7 +61,12 @@ def host(settings: object, seen: list[tuple[str, Any]]) -> Iterator[Host]:
             seen.append((delivery.group, delivery.payload))
 
         consumers = [Consumer(topic="t", handler=handler, **build("t", {"group": name, **options})) for name in groups]
-        subscriber = Subscriber(consumers, background_tasks=False, pool=InlinePool, partitions=partitions)
+        if partitions is not None:
+            for name in groups:
+                register(LOG, name, "t")
+            others = PartitionLease.objects.exclude(partition__in=partitions)
+            others.update(holder="another", valid_until=DatabaseNow() + timedelta(hours=1))
+        subscriber = Subscriber(consumers, background_tasks=False, pool=InlinePool)
         subscriber.start()
         started.append(subscriber)
         go_on(subscriber)

@@ -5,11 +5,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import publish
-from sqlqueue.consumers.log_end import LogEnd
-from sqlqueue.consumers.pools import InlinePool
-from sqlqueue.consumers.registry import Consumer, build
-from sqlqueue.consumers.subscriber import Subscriber
-from sqlqueue.consumers.working_set import WorkingSet
+from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.engine.log_end import LogEnd
+from sqlqueue.consumers.engine.ownership import WorkingSet
+from sqlqueue.consumers.engine.subscriber import Subscriber
+from sqlqueue.consumers.handlers.inline import InlinePool
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.models import Offset
 from tests.consumers.test_many_subscribers import probes, publish_behind_a_gap

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from sqlqueue import publish_many
 from sqlqueue.conf import settings as options
-from sqlqueue.consumers.limiter import GroupLimiter
+from sqlqueue.consumers.engine.limiter import GroupLimiter
 from sqlqueue.core.flow import checked_flow
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import EXPIRED, POSTPONED, RETRIED, UNSTARTED, Outcome

@@ -13,7 +13,8 @@ import pytest
 from django.db import Error, IntegrityError, OperationalError, connection, transaction
 
 from sqlqueue import HandOver, NewMessage, Postpone, Reject, Retry, publish_many, subscribe
-from sqlqueue.consumers import atomic_executor, group_run
+from sqlqueue.consumers.handlers import atomic as atomic_executor
+from sqlqueue.consumers.handlers import runs
 from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
@@ -35,7 +36,7 @@ ONE_PARTITION = {**QUICK, "PARTITIONS": 1, "FLUSH_INTERVAL": 60.0}
 @pytest.fixture(autouse=True)
 def one_partition(consuming: Consuming, settings, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.SQLQUEUE = ONE_PARTITION
-    monkeypatch.setattr(group_run, "TRANSACTION_LASTS", 30.0)  # a slow machine divides them otherwise
+    monkeypatch.setattr(runs, "TRANSACTION_LASTS", 30.0)  # a slow machine divides them otherwise
 
 
 def write(delivery: Any) -> None:
@@ -87,7 +88,7 @@ def settles(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
         noted.append([int(attempt.message.payload) for attempt in attempts])
         return settle(log, execution, attempts, guard)
 
-    monkeypatch.setattr("sqlqueue.consumers.atomic_executor.settle_execution", note)
+    monkeypatch.setattr("sqlqueue.consumers.handlers.atomic.settle_execution", note)
     return noted
 
 
@@ -102,7 +103,7 @@ class TestCommits:
         assert states("t") == []
 
     def test_it_takes_no_more_once_it_has_lasted_long_enough(self, consuming: Consuming, monkeypatch) -> None:
-        monkeypatch.setattr(group_run, "TRANSACTION_LASTS", 0.0)
+        monkeypatch.setattr(runs, "TRANSACTION_LASTS", 0.0)
         settled = settles(monkeypatch)
         Handler(consuming)
         publish_many("t", range(3))
@@ -352,7 +353,7 @@ class TestFailures:
                 raise IntegrityError("deferred")
             return settle(log, execution, attempts, guard)
 
-        monkeypatch.setattr("sqlqueue.consumers.atomic_executor.settle_execution", refuse)
+        monkeypatch.setattr("sqlqueue.consumers.handlers.atomic.settle_execution", refuse)
         handler = Handler(consuming, max_attempts=2)
         publish_many("t", range(8))
         consuming.drain()
@@ -414,7 +415,7 @@ class TestTime:
                 gate.wait()
             return settle(log, execution, attempts, guard)
 
-        monkeypatch.setattr("sqlqueue.consumers.atomic_executor.settle_execution", hang)
+        monkeypatch.setattr("sqlqueue.consumers.handlers.atomic.settle_execution", hang)
         handler = Handler(consuming, visibility_timeout=1.0)
         publish_many("t", range(4))
         host = consuming.start()

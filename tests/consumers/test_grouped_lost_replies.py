@@ -11,7 +11,8 @@ import pytest
 from django.db import connection, connections
 
 from sqlqueue import Postpone, publish_many
-from sqlqueue.consumers import atomic_executor, group_run
+from sqlqueue.consumers.handlers import atomic as atomic_executor
+from sqlqueue.consumers.handlers import runs
 from sqlqueue.database.log import Log
 from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming
@@ -27,7 +28,7 @@ COMMIT = rb"(?i)\bcommit\b"
 def proxy(consuming: Consuming, settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """What consumers connect through: this thread has its connection already."""
     settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1, "FLUSH_INTERVAL": 60.0}
-    monkeypatch.setattr(group_run, "TRANSACTION_LASTS", 30.0)
+    monkeypatch.setattr(runs, "TRANSACTION_LASTS", 30.0)
     connection.ensure_connection()
     here = connections.settings["default"]
     with Proxy(int(here["PORT"])) as proxy:

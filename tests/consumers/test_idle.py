@@ -13,9 +13,9 @@ from sqlqueue import Delivery, NewMessage, Reject, publish, publish_many
 from sqlqueue.consumers.background import batches
 from sqlqueue.consumers.background import task as task_module
 from sqlqueue.consumers.background.task import BackgroundTask
-from sqlqueue.consumers.pools import InlinePool
-from sqlqueue.consumers.registry import Consumer, build
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.engine.subscriber import Subscriber
+from sqlqueue.consumers.handlers.inline import InlinePool
 from sqlqueue.database import retries
 from sqlqueue.models import Message, Request, dead_letter_topic
 from sqlqueue.models.request import DONE

@@ -10,13 +10,14 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import Delivery, NewMessage, publish, publish_many
-from sqlqueue.consumers.background.scheduler import SchedulerTask
-from sqlqueue.consumers.executor import HandlerExecutor
-from sqlqueue.consumers.pools import InlinePool, ThreadPool
+from sqlqueue.consumers.background.operations import SchedulerTask
+from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.engine.subscriber import Subscriber
+from sqlqueue.consumers.engine.throttle import Throttle
+from sqlqueue.consumers.handlers.executor import HandlerExecutor
+from sqlqueue.consumers.handlers.inline import InlinePool
+from sqlqueue.consumers.handlers.pools import ThreadPool
 from sqlqueue.consumers.process import worker
-from sqlqueue.consumers.registry import Consumer, build
-from sqlqueue.consumers.subscriber import Subscriber
-from sqlqueue.consumers.throttle import Throttle
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
 from sqlqueue.core.settle_plan import Attempt, Execution

@@ -12,11 +12,11 @@ from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import now
 
 from sqlqueue import publish
-from sqlqueue.consumers import log_end
-from sqlqueue.consumers.pools import InlinePool
-from sqlqueue.consumers.registry import Consumer, build
-from sqlqueue.consumers.subscriber import Subscriber
-from sqlqueue.consumers.working_set import WorkingSet
+from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.engine import log_end
+from sqlqueue.consumers.engine.ownership import WorkingSet
+from sqlqueue.consumers.engine.subscriber import Subscriber
+from sqlqueue.consumers.handlers.inline import InlinePool
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity
 from sqlqueue.leases import heartbeat
 from sqlqueue.models import Offset, SharedHorizon, SubscriberHeartbeat

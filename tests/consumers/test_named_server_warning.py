@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sqlqueue.consumers import named_server_warning
+from sqlqueue.consumers.background import errors as named_server_warning
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.database.server_identity import NotNamedServer, ServerIdentity
 from tests.consuming import Consuming
@@ -44,7 +44,9 @@ def look(request: pytest.FixtureRequest, consuming: Consuming, monkeypatch: pyte
         elif request.param == "renewer":
             subscriber._lease_renewer.run_once()
         elif writer:
-            monkeypatch.setattr("sqlqueue.consumers.subscriber.time.sleep", lambda seconds: named.__setitem__(0, ""))
+            monkeypatch.setattr(
+                "sqlqueue.consumers.engine.subscriber.time.sleep", lambda seconds: named.__setitem__(0, "")
+            )
             subscriber._find_named_server()
         else:
             subscriber.loop.run_once_guarded()

@@ -12,7 +12,7 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 
 from sqlqueue import Batch, ConfigurationError, periodic, publish, publish_many, subscribe
-from sqlqueue.consumers.registry import registry
+from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.core.periodic import PERIODIC_TOPIC
 from sqlqueue.exceptions import InvalidResult, NotRun
 from sqlqueue.models import Message

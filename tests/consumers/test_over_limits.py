@@ -8,7 +8,8 @@ import pytest
 from factory import Iterator
 
 from sqlqueue import Delivery, NewMessage, Reject, Retry, publish, publish_many
-from sqlqueue.consumers import log_end, reader, releases, throttle
+from sqlqueue.consumers.engine import log_end, reader, throttle
+from sqlqueue.consumers.engine import settler as releases
 from sqlqueue.core.keys import partition_of
 from sqlqueue.database.log import Log
 from sqlqueue.leases import heartbeat, release

@@ -8,11 +8,11 @@ from django.db import connection, reset_queries
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import Delivery, publish
-from sqlqueue.consumers import executor
-from sqlqueue.consumers.pace import LINGER, MEASURED, OFTEN, Pace
-from sqlqueue.consumers.pools import InlinePool
-from sqlqueue.consumers.registry import Consumer, build
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.engine.subscriber import Subscriber
+from sqlqueue.consumers.engine.throttle import LINGER, MEASURED, OFTEN, Pace
+from sqlqueue.consumers.handlers import executor
+from sqlqueue.consumers.handlers.inline import InlinePool
 from sqlqueue.core.partition.claim_ahead import MOST_AHEAD
 from sqlqueue.models import DeliveryState, Message, Offset, Receipt
 from tests.consuming import Consuming

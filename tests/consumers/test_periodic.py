@@ -10,8 +10,8 @@ from django.db import OperationalError
 from sqlqueue import Delivery, Reject, periodic
 from sqlqueue.consumers.background import periodic as periodic_task
 from sqlqueue.consumers.background.periodic import INTERVAL, PeriodicTask
-from sqlqueue.consumers.periodic import declared
-from sqlqueue.consumers.registry import registry
+from sqlqueue.consumers.declare.periodic import declared
+from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.core.periodic import tick_id
 from sqlqueue.core.recurrence import Recurrence
 from sqlqueue.exceptions import ConfigurationError

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sqlqueue import NewMessage, Retry, publish_many, subscribe
-from sqlqueue.consumers.loop import Loop
+from sqlqueue.consumers.engine.loop import Loop
 from sqlqueue.log import proof
 from tests.consuming import QUICK, Consuming
 

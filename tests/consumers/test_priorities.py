@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.consumers import throttle
-from sqlqueue.consumers.priority_shares import MOST_OWED, PriorityShares, shares
+from sqlqueue.consumers.engine import throttle
+from sqlqueue.consumers.engine.throttle import MOST_OWED, PriorityShares, shares
 from sqlqueue.core.settings import read
 from tests.consuming import QUICK, Consuming
 

@@ -11,7 +11,7 @@ from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
 from sqlqueue import InvalidMessage, LeaseLost, Retry, get_status, publish, publish_many, subscribe
-from sqlqueue.consumers import progress as writing
+from sqlqueue.consumers.engine import settler as writing
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import Attempt
@@ -104,7 +104,7 @@ def test_it_is_written_at_most_once_a_second_for_all_deliveries(
     consuming: Consuming, settings: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.SQLQUEUE = ONE_PARTITION
-    monkeypatch.setattr(writing, "EVERY", 0.3)
+    monkeypatch.setattr(writing, "PROGRESS_EVERY", 0.3)
     written: list[tuple[float, int]] = []
     plain = progress.store
 

@@ -19,7 +19,7 @@ from sqlqueue import (
     publish_many,
     subscribe,
 )
-from sqlqueue.consumers.loop import Loop
+from sqlqueue.consumers.engine.loop import Loop
 from sqlqueue.log.groups import revoke
 from sqlqueue.models import DeliveryState, Message, PartitionLease, Result, SubscriberHeartbeat
 from sqlqueue.operations.move import move
@@ -387,7 +387,7 @@ def test_the_receivers_connection_that_the_server_has_ended_is_replaced(
     consuming: Consuming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A loop waits for hours at times, and has no request after which Django would look at it."""
-    monkeypatch.setattr("sqlqueue.consumers.pull.CONNECTIONS_LAST", 0.0)  # as if time had passed
+    monkeypatch.setattr("sqlqueue.consumers.pull.subscribe.CONNECTIONS_LAST", 0.0)  # as if time had passed
     publish_many("t", range(3))
     used: list[int] = []
 

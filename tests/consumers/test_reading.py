@@ -8,10 +8,10 @@ import pytest
 from django.db import connection, transaction
 
 from sqlqueue import publish, publish_many
-from sqlqueue.consumers import reader as reader_module
-from sqlqueue.consumers.pools import InlinePool
-from sqlqueue.consumers.registry import Consumer, build
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.engine import reader as reader_module
+from sqlqueue.consumers.engine.subscriber import Subscriber
+from sqlqueue.consumers.handlers.inline import InlinePool
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
 from sqlqueue.core.partition.window import Found

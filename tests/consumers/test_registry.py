@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sqlqueue import ConfigurationError, consumer, subscribe
-from sqlqueue.consumers.registry import registry
+from sqlqueue.consumers.declare.registry import registry
 from tests.consuming import Consuming
 
 

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 
 from sqlqueue import Delivery, Retry, publish
-from sqlqueue.consumers import reader
+from sqlqueue.consumers.engine import reader
 from sqlqueue.database.log import Log
 from sqlqueue.log import fetch
 from sqlqueue.models import DeliveryState

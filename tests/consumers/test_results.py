@@ -9,8 +9,8 @@ from django.db import connection, transaction
 from django.db.models import F
 
 from sqlqueue import ConfigurationError, LeaseLost, Reject, Retry, get_status, publish, publish_many
-from sqlqueue.consumers import atomic_executor
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.engine.subscriber import Subscriber
+from sqlqueue.consumers.handlers import atomic as atomic_executor
 from sqlqueue.database.log import Log
 from sqlqueue.log import settle as settles
 from sqlqueue.log.groups import revoke
@@ -204,7 +204,7 @@ def test_the_results_of_a_settle_take_one_statement(consuming: Consuming, settin
     subscriber = consuming.subscriber(background_tasks=False)
     subscriber.start()
     with pytest.MonkeyPatch.context() as patch, connection.execute_wrapper(note):
-        patch.setattr("sqlqueue.consumers.settler.settle", counting)
+        patch.setattr("sqlqueue.consumers.engine.settler.settle", counting)
         run_until_settled(subscriber, 200)
     subscriber.stop(0.0)
     subscriber.close()

@@ -9,7 +9,7 @@ import pytest
 
 from sqlqueue import NewMessage, Postpone, publish_many
 from sqlqueue.conf import settings as options
-from sqlqueue.consumers.throttle import EARLY
+from sqlqueue.consumers.engine.throttle import EARLY
 from sqlqueue.core.flow import checked_flow
 from sqlqueue.database.log import Log
 from sqlqueue.leases.limit_shares import Need, Times, take

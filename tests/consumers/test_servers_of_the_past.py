@@ -7,7 +7,9 @@ from django.db import connection, connections
 
 from sqlqueue import publish
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
+from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.database.server_identity import Session
+from sqlqueue.leases.renewal import Shown
 from sqlqueue.models import Offset, PartitionLease
 from tests.consuming import Consuming
 from tests.processes import wait_until
@@ -44,7 +46,7 @@ def test_the_lease_renewer_gets_another_connection(consuming: Consuming) -> None
     subscriber = consuming.subscriber(background_tasks=False)
     subscriber.start()
     wait_until(lambda: subscriber.loop.run_once_guarded() >= 0 and bool(subscriber.ownership.leases()))
-    renewer = LeaseRenewer(subscriber.ownership, 1.0, "", lambda: "", lambda: 0, lambda lost: None)
+    renewer = LeaseRenewer(subscriber.ownership, 1.0, Shown, lambda lost: None, Liveness())
     lead_to_the_past()
     renewer.run_once()
     PartitionLease.objects.update(valid_until=None)

@@ -10,8 +10,8 @@ import pytest
 from pytest_django import Settings
 
 from sqlqueue import NewMessage, Reject, Retry, discard, publish, publish_many, testing
-from sqlqueue.consumers.pools import InlinePool
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.engine.subscriber import Subscriber
+from sqlqueue.consumers.handlers.inline import InlinePool
 from sqlqueue.core.partition import budget
 from sqlqueue.database.gate import insert_one
 from sqlqueue.database.horizon import highest_offset

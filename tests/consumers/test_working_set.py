@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.operations.pause import pause, resume
 from tests.consumers.test_reading import OpenPublish
 from tests.counting import Counter

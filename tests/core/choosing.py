@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from sqlqueue.consumers.dispatcher import Dispatcher
-from sqlqueue.consumers.in_flight import InFlight
-from sqlqueue.consumers.ownership import Ownership
-from sqlqueue.consumers.reader import Reader
-from sqlqueue.consumers.registry import Consumer
-from sqlqueue.consumers.settler import Settler
-from sqlqueue.consumers.subscription import Subscription
-from sqlqueue.consumers.throttle import Throttle
+from sqlqueue.consumers.declare.registry import Consumer
+from sqlqueue.consumers.engine.dispatcher import Dispatcher
+from sqlqueue.consumers.engine.in_flight import InFlight
+from sqlqueue.consumers.engine.ownership import Ownership
+from sqlqueue.consumers.engine.reader import Reader
+from sqlqueue.consumers.engine.settler import Settler
+from sqlqueue.consumers.engine.subscription import Subscription
+from sqlqueue.consumers.engine.throttle import Throttle
 from sqlqueue.core.backoff import Backoff
 from sqlqueue.core.flow import Rate
 from sqlqueue.core.partition.assigned import AssignedPartition

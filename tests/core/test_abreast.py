@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 import pytest
 
-from sqlqueue.consumers.reader import BACKLOG, MOST_WAITS, READ_BYTES, Reads, abreast
+from sqlqueue.consumers.engine.reader import BACKLOG, MOST_WAITS, READ_BYTES, Reads, abreast
 from sqlqueue.core.outcomes import SUCCESS
 from sqlqueue.core.partition import changes, settling
 from sqlqueue.core.partition.assigned import AssignedPartition

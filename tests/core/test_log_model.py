@@ -28,13 +28,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from sqlqueue.consumers import executor as executor_module
-from sqlqueue.consumers import following
-from sqlqueue.consumers import log_end as log_end_module
-from sqlqueue.consumers import reader as reader_module
-from sqlqueue.consumers.executor import HandlerExecutor
-from sqlqueue.consumers.reader import Reader
-from sqlqueue.consumers.working_set import WorkingSet
+from sqlqueue.consumers.engine import log_end as following
+from sqlqueue.consumers.engine import log_end as log_end_module
+from sqlqueue.consumers.engine import reader as reader_module
+from sqlqueue.consumers.engine.ownership import WorkingSet
+from sqlqueue.consumers.engine.reader import Reader
+from sqlqueue.consumers.handlers import executor as executor_module
+from sqlqueue.consumers.handlers.executor import HandlerExecutor
 from sqlqueue.core.flow import Rate
 from sqlqueue.core.outcomes import COMMITTED, DEAD, LOST, POSTPONED, RELEASED, RETRIED, SUCCESS, UNSTARTED, Outcome
 from sqlqueue.core.partition import budget, changes, claim_ahead, key_limit, settling

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from sqlqueue.consumers.dispatcher import Dispatcher
-from sqlqueue.consumers.executor import HandlerExecutor
-from sqlqueue.consumers.following import Following
-from sqlqueue.consumers.log_end import LogEnd
-from sqlqueue.consumers.reader import Reader
+from sqlqueue.consumers.engine.dispatcher import Dispatcher
+from sqlqueue.consumers.engine.log_end import Following, LogEnd
+from sqlqueue.consumers.engine.reader import Reader
+from sqlqueue.consumers.handlers.executor import HandlerExecutor
 from sqlqueue.core.partition import arrivals, changes, settling
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.blocked import KeyRanges

@@ -78,18 +78,22 @@ class Called:
 @pytest.mark.parametrize(
     ("wait", "seconds"),
     [
-        (lambda attempt, error: attempt * 10, 20.0),
-        (lambda attempt, error: timedelta(minutes=attempt), 120.0),
-        (lambda attempt, error: 0, 0.0),
+        (lambda attempt: attempt * 10, 20.0),
+        (lambda attempt: timedelta(minutes=attempt), 120.0),
+        (lambda attempt: 0, 0.0),
         (lambda attempt, error: 5.0 if isinstance(error, OSError) else 6.0, 5.0),
-        (lambda *given: len(given), 2.0),
-        (functools.partial(lambda base, attempt, error: base * attempt, 50), 100.0),
+        (lambda attempt, *, error=None: 5.0 if isinstance(error, OSError) else 6.0, 5.0),
+        (lambda attempt, base=3: base**attempt, 9.0),
+        (lambda *attempts: sum(attempts), 2.0),
+        (lambda attempt, **others: len(others), 0.0),
+        (lambda error: error * 4, 8.0),  # the first is the attempt, whatever its name is
+        (functools.partial(lambda base, attempt: base * attempt, 50), 100.0),
         (Called(), 7.0),
-        (lambda attempt, error: LONGEST_DELAY, LONGEST_DELAY),
+        (lambda attempt: LONGEST_DELAY, LONGEST_DELAY),
     ],
 )
 def test_a_function_says_how_long(wait: Any, seconds: float) -> None:
-    assert wait_before_retry(function(wait), 2, TimeoutError()) == seconds
+    assert wait_before_retry(function(wait), 2, TimeoutError()) == (seconds, "")
 
 
 class Mute:
@@ -97,21 +101,21 @@ class Mute:
         raise RuntimeError("no words")
 
 
-def broken(attempt: int, error: BaseException) -> float:
+def broken(attempt: int) -> float:
     raise LookupError("no such attempt")
 
 
 @pytest.mark.parametrize(
     ("wait", "said"),
     [
-        (lambda attempt, error: None, "from 0 to ten years, not None"),
-        (lambda attempt, error: -1, "from 0 to ten years, not -1"),
-        (lambda attempt, error: timedelta(-1), "from 0 to ten years, not datetime.timedelta"),
-        (lambda attempt, error: float("nan"), "from 0 to ten years, not nan"),
-        (lambda attempt, error: True, "from 0 to ten years, not True"),
-        (lambda attempt, error: "60", "from 0 to ten years, not '60'"),
-        (lambda attempt, error: Mute(), "a Mute, which cannot be described"),
-        (lambda attempt, error: "x" * 1000, "xxx…"),
+        (lambda attempt: None, "at least 0, not None"),
+        (lambda attempt: -1, "at least 0, not -1"),
+        (lambda attempt: timedelta(-1), "at least 0, not datetime.timedelta"),
+        (lambda attempt: float("nan"), "at least 0, not nan"),
+        (lambda attempt: True, "at least 0, not True"),
+        (lambda attempt: "60", "at least 0, not '60'"),
+        (lambda attempt: Mute(), "a Mute, which cannot be described"),
+        (lambda attempt: "x" * 1000, "xxx…"),
         (broken, r"it raised LookupError\('no such attempt'\)"),
     ],
 )
@@ -125,12 +129,15 @@ def test_what_is_no_wait_is_told_and_the_default_backoff_goes_on(
     (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
     told = facts(record.getMessage())
     assert (told["event"], told["attempt"]) == ("backoff_failed", "3")
-    assert re.search(said, told["problem"]), told
+    for text in (told["problem"], outcome.error):
+        assert re.search(said, text), text
 
 
 @pytest.mark.parametrize("value", [LONGEST_DELAY + 1, float("inf"), timedelta.max, 10**400])
 def test_no_wait_is_longer_than_the_longest_delay(value: Any) -> None:
-    assert wait_before_retry(function(lambda attempt, error: value), 1, ValueError()) == LONGEST_DELAY
+    wait = wait_before_retry(function(lambda attempt: value), 1, ValueError())
+    assert wait.seconds == LONGEST_DELAY
+    assert "longer than ten years" in wait.problem
 
 
 def test_a_retry_with_a_delay_of_its_own_asks_no_function() -> None:
@@ -139,20 +146,20 @@ def test_a_retry_with_a_delay_of_its_own_asks_no_function() -> None:
     assert decide(Retry(), 1, None, of_a_retry).delay == 4.0
 
 
-async def promised(attempt: int, error: BaseException) -> float:
+async def promised(attempt: int) -> float:
     return 1.0
 
 
-def generated(attempt: int, error: BaseException) -> Any:
+def generated(attempt: int) -> Any:
     yield 1.0
 
 
 @pytest.mark.parametrize(
     ("wait", "said"),
     [
-        (lambda: 1, r"cannot be called with two arguments: write def wait\(attempt, error\)"),
-        (lambda attempt: 1, "cannot be called with two arguments"),
-        (lambda *, attempt: 1, "cannot be called with two arguments"),
+        (lambda: 1, "backoff cannot be called as wait"),
+        (lambda first, second: 1, r"write def wait\(attempt\) or def wait\(attempt, error\)"),
+        (lambda *, attempt: 1, "backoff cannot be called"),
         (promised, "backoff promised must be a plain function"),
         (generated, "backoff generated must be a plain function"),
     ],
@@ -196,10 +203,12 @@ class Unprintable:
 
 @pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, None])
 def test_a_function_that_would_end_the_process_gives_the_default_wait(ending: type[BaseException] | None) -> None:
-    def wait(attempt: int, error: BaseException) -> Any:
+    def wait(attempt: int) -> Any:
         if ending is not None:
             raise ending("out")
         return Unprintable()
 
     function = checked_function(wait, [])
-    assert 0 < wait_before_retry(function, 1, ValueError()) < 2
+    seconds, problem = wait_before_retry(function, 1, ValueError())
+    assert 0 < seconds < 2
+    assert "wait" in problem

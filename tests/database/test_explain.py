@@ -12,9 +12,9 @@ from django.db import connection, transaction
 from django.db.models import F, Max
 
 from sqlqueue import Postpone, Reject, Retry, cancel, cancel_all, get_scheduled, publish, publish_many
-from sqlqueue.consumers.pools import InlinePool
-from sqlqueue.consumers.registry import Consumer, build
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.engine.subscriber import Subscriber
+from sqlqueue.consumers.handlers.inline import InlinePool
 from sqlqueue.database.horizon import SHARED, highest_offset
 from sqlqueue.database.scheduling import REPLACE, TAKE
 from sqlqueue.database.server_identity import ServerIdentity

@@ -12,7 +12,7 @@ from django.test import Client, override_settings
 from django.urls import clear_url_caches, include, path
 
 from sqlqueue import ConfigurationError, NewMessage, Reject, consumer, discard, publish, publish_many, replay
-from sqlqueue.consumers.registry import registry
+from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.core.databases import database_of
 from sqlqueue.models import Message, Topic
 from sqlqueue.monitoring import responses

@@ -20,8 +20,8 @@ from sqlqueue import (
     publish_on_commit,
 )
 from sqlqueue.conf import settings as queue_settings
-from sqlqueue.consumers.database_consumers import of_database
-from sqlqueue.consumers.registry import Consumer, build
+from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.declare.relays import of_database
 from sqlqueue.core.databases import database_of
 from sqlqueue.core.relay import relay_topic
 from sqlqueue.database.log import Log

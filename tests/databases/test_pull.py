@@ -8,7 +8,7 @@ from asgiref.sync import async_to_sync
 from django.db import transaction
 
 from sqlqueue import NewMessage, asubscribe, publish, publish_many, subscribe
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.core.databases import database_of
 from sqlqueue.database.log import Log
 from sqlqueue.log.status import anything_due
@@ -107,7 +107,7 @@ async def in_async_code() -> list[str]:
     async with asubscribe("t", timeout=20) as deliveries:
         async for delivery in deliveries:
             seen.append(delivery.database)
-            await delivery.ack()
+            await delivery.aack()
             if len(seen) == 4:
                 deliveries.close()
     return seen

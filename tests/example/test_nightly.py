@@ -14,8 +14,8 @@ from example_project.flights.results import DelayTotals
 from example_project.reports.nightly import AIRPORTS, NAME, NEWSLETTERS, REPORTS, start_reports
 from example_project.settings import SQLQUEUE
 from sqlqueue import get_batch, get_status
-from sqlqueue.consumers.periodic import declared
-from sqlqueue.consumers.registry import registry
+from sqlqueue.consumers.declare.periodic import declared
+from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.testing import drain, published
 from tests.consuming import QUICK, Consuming
 

@@ -13,7 +13,7 @@ from example_project.flights.results import DelayTotals
 from example_project.reports.punctuality import EVERY, NAME, TOPIC, Punctuality, last_punctuality
 from example_project.reports.tasks import busiest_carrier
 from sqlqueue import publish
-from sqlqueue.consumers.periodic import declared
+from sqlqueue.consumers.declare.periodic import declared
 from sqlqueue.testing import drain
 from tests.consuming import Consuming
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from sqlqueue.consumers.process.stop_requests import ONE_REQUEST
+from sqlqueue.consumers.process.signals import ONE_REQUEST
 from sqlqueue.core.partition.waiting import MOST_DEATHS
 from sqlqueue.models import Message, PartitionLease, SubscriberHeartbeat, dead_letter_topic
 from tests.consumer_processes import (

@@ -13,8 +13,8 @@ from django.core.management import call_command
 from django.db import connection, connections
 
 from sqlqueue import publish
-from sqlqueue.consumers.delivery import Delivery
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.engine.subscriber import Subscriber
+from sqlqueue.consumers.handlers.delivery import Delivery
 from sqlqueue.database.tables import labels
 from sqlqueue.exceptions import LeaseLost
 from sqlqueue.log.topics import forget_topics

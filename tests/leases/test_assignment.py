@@ -6,7 +6,6 @@ import pytest
 from django.db.models import F
 
 from sqlqueue import publish
-from sqlqueue.core.partition_numbers import numbers_text
 from sqlqueue.leases import heartbeat
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.leases.assignment import Balance, Balancer, Holding
@@ -43,22 +42,6 @@ def take_turns(*subscribers: str, rounds: int = 3) -> list[int]:
             if plan.take and not plan.give_up:
                 acquire(LOG, name, "g", "t", list(plan.take), priorities=1, lease_duration=300, horizon=0)
     return [len(held_by(name)) for name in subscribers]
-
-
-def take_turns_of(served: dict[str, range | None], rounds: int = 3) -> dict[str, set[int]]:
-    """Let each do its balancing in turn, each of the partitions that it serves; return what each holds."""
-    sets = {name: None if numbers is None else frozenset(numbers) for name, numbers in served.items()}
-    for name, numbers in sets.items():
-        heartbeat.beat(LOG, name, [("g", "t")], 300, partitions=numbers_text(numbers))
-    for _ in range(rounds):
-        for name, numbers in sets.items():
-            count = PartitionLease.objects.filter(topic="t", consumer_group="g").count()
-            balancer = Balancer(LOG, name, orphan_timeout=30.0)
-            plan = balancer.compare({("g", "t"): Holding(count, held_by(name), numbers)}, 0.0)["g", "t"]
-            PartitionLease.objects.filter(holder=name, partition__in=plan.give_up).update(holder="", valid_until=None)
-            if plan.take and not plan.give_up:
-                acquire(LOG, name, "g", "t", list(plan.take), priorities=1, lease_duration=300, horizon=0)
-    return {name: held_by(name) for name in served}
 
 
 def partitions(count: int, settings) -> None:
@@ -238,56 +221,3 @@ class TestRunning:
         offset = publish("t", 1, key=keys_of_partitions(5)[forgotten]).offset
         wait_until(lambda: Offset.objects.get(topic="t", partition=forgotten).offset_acked >= (offset or 0))
         assert self.shares(one, two) == [2, 3]
-
-
-@pytest.mark.django_db(transaction=True)
-class TestServedPartitions:
-    """Some processes serve some partitions only."""
-
-    def test_each_holds_its_own(self, settings) -> None:
-        partitions(8, settings)
-        found = take_turns_of({"a": range(4), "b": range(4, 8)})
-        assert found == {"a": {0, 1, 2, 3}, "b": {4, 5, 6, 7}}
-
-    def test_they_share_with_one_that_serves_all(self, settings) -> None:
-        partitions(8, settings)
-        found = take_turns_of({"a": None, "b": range(4)})
-        assert found["a"] | found["b"] == set(range(8))
-        assert found["b"] < set(range(4))
-        assert len(found["b"]) == 2
-
-    def test_one_that_comes_gets_its_share_of_its_own_alone(self, settings) -> None:
-        partitions(8, settings)
-        before = take_turns_of({"a": None, "b": range(4, 8)})
-        after = take_turns_of({"a": None, "b": range(4, 8), "c": range(4, 8)}, rounds=4)
-        assert after["a"] >= {0, 1, 2, 3}
-        assert after["b"] | after["c"] < {4, 5, 6, 7}
-        assert after["c"], "it got nothing"
-        assert sum(map(len, after.values())) == 8
-        assert after["b"] <= before["b"]
-
-    def test_what_no_process_serves_stays_free_whatever_time_passes(self, settings) -> None:
-        partitions(4, settings)
-        heartbeat.beat(LOG, "a", [("g", "t")], 300, partitions="0-1")
-        balancer = Balancer(LOG, "a", orphan_timeout=30.0)
-        for now in (0.0, 100.0, 200.0):
-            plan = balancer.compare({("g", "t"): Holding(4, held_by("a"), frozenset({0, 1}))}, now)["g", "t"]
-            assert set(plan.take) <= {0, 1}
-            if plan.take:
-                acquire(LOG, "a", "g", "t", list(plan.take), priorities=1, lease_duration=300, horizon=0)
-        assert held_by("a") == {0, 1}
-
-    def test_subscribers_settle_their_own_partitions_messages(self, consuming: Consuming, settings) -> None:
-        settings.SQLQUEUE = QUICK
-        keys = keys_of_partitions(4)
-        handled: list[str] = []
-        consuming.consumer("t", lambda delivery: handled.append(delivery.key))
-        consuming.consumer("u", lambda delivery: handled.append(delivery.key))
-        for key in keys:
-            publish("t", 1, key=key)
-        some = consuming.subscriber(partitions=frozenset({0, 2}))
-        some.run(drain=True)
-        assert sorted(handled) == sorted([keys[0], keys[2]])
-        assert not PartitionLease.objects.exclude(holder="").exists()
-        consuming.subscriber(partitions=frozenset({1, 3, 77})).run(drain=True)
-        assert sorted(handled) == sorted(keys)

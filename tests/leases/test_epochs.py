@@ -6,8 +6,8 @@ from django.db.models import Max
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import publish
-from sqlqueue.consumers.registry import Consumer, build
-from sqlqueue.consumers.subscription import Subscription
+from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.engine.subscription import Subscription
 from sqlqueue.core.keys import partition_of
 from sqlqueue.leases import heartbeat
 from sqlqueue.leases.acquire import acquire
@@ -154,13 +154,13 @@ class TestStart:
         groups.register(LOG, "g", "t")
         publish_all()
         epochs.alter("t", 2)
-        assert counted(LOG, "g", "t") == ({0: 0, 1: 1, 2: 2, 3: 3}, set(), True), "leases are missing"
+        assert counted(LOG, "g", "t") == ({0, 1, 2, 3}, set(), True), "leases are missing"
         start()
-        assert counted(LOG, "g", "t") == ({0: 0, 1: 1, 2: 2, 3: 3}, {4, 5}, False)
+        assert counted(LOG, "g", "t") == ({0, 1, 2, 3}, {4, 5}, False)
         settle(0, 2)
         assert counted(LOG, "g", "t").more
         start()
-        assert counted(LOG, "g", "t") == ({0: 0, 1: 1, 2: 2, 3: 3, 4: 0}, {5}, False)
+        assert counted(LOG, "g", "t") == ({0, 1, 2, 3, 4}, {5}, False)
 
 
 def test_nothing_is_asked_of_a_topic_that_was_never_altered() -> None:

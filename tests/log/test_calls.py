@@ -26,7 +26,7 @@ from sqlqueue import (
     subscribe,
 )
 from sqlqueue.consumers.background.collector import CollectorTask
-from sqlqueue.consumers.registry import Consumer, build, registry
+from sqlqueue.consumers.declare.registry import Consumer, build, registry
 from sqlqueue.log import calls, groups
 from sqlqueue.log.collect import collect
 from sqlqueue.models import ConsumerGroup, Message, Result, Topic

@@ -16,9 +16,9 @@ from django.urls import reverse
 
 from sqlqueue import NewMessage, cancel, cancel_all, get_scheduled, get_status, publish, publish_many
 from sqlqueue.consumers.background.collector import CollectorTask
-from sqlqueue.consumers.background.named_server import TAKE_OVER_AFTER, NamedServerTask
-from sqlqueue.consumers.background.scheduler import SchedulerTask
+from sqlqueue.consumers.background.operations import SchedulerTask
 from sqlqueue.consumers.background.task import BackgroundTask
+from sqlqueue.consumers.background.writer import TAKE_OVER_AFTER, NamedServerTask
 from sqlqueue.core.outcomes import ACKED
 from sqlqueue.database import detour, named_server, server_identity
 from sqlqueue.database.detour import GateElsewhere
@@ -66,9 +66,7 @@ def here() -> str:
 def led_to(task: NamedServerTask, found: named_server.Standing, run_once=NamedServerTask.run_once) -> bool:
     """Let a task see what it would on another server."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "sqlqueue.consumers.background.named_server.named_server", SimpleNamespace(standing=lambda _: found)
-        )
+        patch.setattr("sqlqueue.consumers.background.writer.named_server", SimpleNamespace(standing=lambda _: found))
         return run_once(task)
 
 
@@ -327,7 +325,7 @@ def test_the_server_takes_over_from_one_whose_name_is_not_renewed(monkeypatch: p
     publish("t", 1)
     task.run_once()
     PublishGate.objects.filter(slot=NAMED).update(renewals=2)
-    monkeypatch.setattr("sqlqueue.consumers.background.named_server.TAKE_OVER_AFTER", 0.0)
+    monkeypatch.setattr("sqlqueue.consumers.background.writer.TAKE_OVER_AFTER", 0.0)
     task.run_once()  # it was renewed: but after no time at all it takes over
     assert named_server.standing(LOG).writer == "-" + here()
     task.run_once()
@@ -340,13 +338,13 @@ def test_the_server_takes_over_from_one_whose_name_is_not_renewed(monkeypatch: p
 
 
 def test_who_lets_a_server_take_over_has_time_to_open_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sqlqueue.consumers.background.named_server.TAKE_OVER_AFTER", 0.0)
+    monkeypatch.setattr("sqlqueue.consumers.background.writer.TAKE_OVER_AFTER", 0.0)
     name("-another")
     task = NamedServerTask(LOG, lambda: None)
     assert not task.run_once()
     assert not task.run_once()
     assert named_server.standing(LOG).writer == "-another"
-    monkeypatch.setattr("sqlqueue.consumers.background.named_server.OPEN_AFTER", 0.0)
+    monkeypatch.setattr("sqlqueue.consumers.background.writer.OPEN_AFTER", 0.0)
     assert task.run_once()
     assert named_server.standing(LOG).writer == "-" + here()
 
@@ -357,7 +355,7 @@ def test_one_process_opens_the_log_and_another_one_only_if_it_does_not(monkeypat
     task = NamedServerTask(LOG, lambda: changes.append(named_server.standing(LOG).writer))
     assert not task.run_once()
     assert named_server.standing(LOG).closed
-    monkeypatch.setattr("sqlqueue.consumers.background.named_server.HELP_AFTER", 0.0)
+    monkeypatch.setattr("sqlqueue.consumers.background.writer.HELP_AFTER", 0.0)
     assert task.run_once()
     task.run_once()
     assert changes == [here()]
@@ -393,7 +391,7 @@ def test_consumers_of_a_server_that_gets_a_clusters_data_let_it_take_over(
     consuming: Consuming, settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.SQLQUEUE = QUICK
-    monkeypatch.setattr("sqlqueue.consumers.background.named_server.TAKE_OVER_AFTER", 0.5)
+    monkeypatch.setattr("sqlqueue.consumers.background.writer.TAKE_OVER_AFTER", 0.5)
     name("")
     done: list[object] = []
     consuming.consumer("t", lambda delivery: done.append(delivery.payload), group="g", start="earliest")
@@ -445,7 +443,7 @@ def test_consumers_take_over_and_deliver_what_took_the_detour(
     consuming: Consuming, settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.SQLQUEUE = QUICK
-    monkeypatch.setattr("sqlqueue.consumers.background.named_server.TAKE_OVER_AFTER", 0.5)
+    monkeypatch.setattr("sqlqueue.consumers.background.writer.TAKE_OVER_AFTER", 0.5)
     publish("t", 1, key="k")
     done: list[object] = []
     consuming.consumer("t", lambda delivery: done.append(delivery.payload), group="g", start="earliest")

@@ -7,8 +7,8 @@ import pytest
 from django.db import transaction
 
 from sqlqueue import publish_many
-from sqlqueue.consumers.executor import HandlerExecutor
-from sqlqueue.consumers.registry import Consumer, build
+from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.handlers.executor import HandlerExecutor
 from sqlqueue.core.outcomes import ACKED, DEAD, RETRIED, UNSTARTED, Outcome
 from sqlqueue.core.partition import arrivals, changes, settling
 from sqlqueue.core.partition.assigned import AssignedPartition

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 
 from sqlqueue import ConfigurationError, publish
-from sqlqueue.consumers.background.settings import SettingsTask
+from sqlqueue.consumers.background.operations import SettingsTask
 from sqlqueue.log.collect import collect
 from sqlqueue.log.topic_options import apply_settings, override
 from sqlqueue.log.topics import dead_letters

@@ -15,7 +15,7 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
 from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.consumers.process.garbage import LOOK_EVERY
+from sqlqueue.consumers.process.start import LOOK_EVERY
 from sqlqueue.consumers.process.supervisor import STARTS_TRIED
 from sqlqueue.log.groups import register
 from sqlqueue.log.topic_options import override
@@ -32,7 +32,6 @@ from tests.app.models import Effect
 from tests.consumer_processes import heartbeats
 from tests.logs import LOG
 from tests.processes import ManageCommand, wait_until
-from tests.progress import keys_of_partitions
 from tests.transactions import OpenTransaction
 
 pytestmark = pytest.mark.once
@@ -187,23 +186,6 @@ class TestDrain:
         publish("flights", 1)
         assert run("--drain", "--group", "delays").wait() == 0
         assert (values("delays"), values("aircraft")) == (["1"], [])
-
-    def test_some_partitions_alone(self, run: Run) -> None:
-        keys = keys_of_partitions(32)  # of the settings of this process, which makes the topic
-        publish_many("flights", [NewMessage(number, key=key) for number, key in enumerate(keys)])
-        command = run("--drain", "--processes", "2", "--partitions", "0-15,20", BALANCE_INTERVAL=0.2)
-        assert command.wait() == 0, command.output
-        assert "partitions=0-15,20 " in command.output
-        assert sorted(map(int, values("delays"))) == [*range(16), 20]
-        assert run("--drain", "--group", "delays", "--partitions", "16-31").wait() == 0
-        assert sorted(map(int, values("delays"))) == list(range(32))
-        assert_no_process_is_left()
-
-    def test_partitions_that_no_topic_has(self, run: Run) -> None:
-        command = run("--check", "--partitions", "4-40", "--topic", "flights")
-        assert command.wait() == 1
-        assert "--partitions 4-40: no topic has any of them; 'flights' has the partitions 0 to 3\n" in command.output
-        assert run("--check", "--partitions", "3-40").wait() == 0
 
     def test_a_topic_alone(self, run: Run) -> None:
         publish("flights", 1)

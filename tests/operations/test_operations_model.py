@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from sqlqueue import Postpone, Reject, Retry, publish_many
-from sqlqueue.consumers.executor import HandlerExecutor, Report
-from sqlqueue.consumers.pools import Pool
-from sqlqueue.consumers.registry import Consumer, build
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.engine.subscriber import Subscriber
+from sqlqueue.consumers.handlers.executor import HandlerExecutor
+from sqlqueue.consumers.handlers.pools import Pool
+from sqlqueue.consumers.handlers.runs import Report
 from sqlqueue.core.settle_plan import Execution
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.log.collect import collect
@@ -417,7 +418,7 @@ class OperationsMachine(RuleBasedStateMachine):
         ]
         rows = list(DeliveryState.objects.filter(topic=self.topic).values_list())
         leases = list(PartitionLease.objects.filter(topic=self.topic).values_list())
-        return f"{subscriber.activity()} {streams=} {rows=} {leases=} {subscriber.name=}"
+        return f"{subscriber._shown()} {streams=} {rows=} {leases=} {subscriber.name=}"
 
     def is_settled(self) -> bool:
         subscriber = self.subscribers[0]

@@ -17,7 +17,7 @@ from sqlqueue import (
     replay,
     subscribe,
 )
-from sqlqueue.consumers.delivery import Delivery
+from sqlqueue.consumers.handlers.delivery import Delivery
 from sqlqueue.database.sizes import LIGHT
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage, dead_letter_topic
@@ -254,7 +254,7 @@ def test_async_deliveries_have_the_content_type(consuming: Consuming) -> None:
         async with asubscribe("files", timeout=60) as deliveries:
             async for delivery in deliveries:
                 found.append((delivery.payload, delivery.content_type, delivery.headers))
-                await delivery.ack()
+                await delivery.aack()
                 if len(found) == 2:
                     break
         return found

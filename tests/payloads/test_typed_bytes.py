@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sqlqueue import InvalidMessage, publish
-from sqlqueue.consumers.delivery import Delivery
+from sqlqueue.consumers.handlers.delivery import Delivery
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, dead_letter_topic
 from sqlqueue.testing import drain

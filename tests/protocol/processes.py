@@ -11,10 +11,11 @@ from typing import Any
 from django.db import Error
 
 from sqlqueue.conf import settings
-from sqlqueue.consumers.executor import HandlerExecutor, Report
-from sqlqueue.consumers.pools import Pool
-from sqlqueue.consumers.registry import Consumer, build
-from sqlqueue.consumers.subscriber import Subscriber
+from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.engine.subscriber import Subscriber
+from sqlqueue.consumers.handlers.executor import HandlerExecutor
+from sqlqueue.consumers.handlers.pools import Pool
+from sqlqueue.consumers.handlers.runs import Report
 from sqlqueue.core.settle_plan import Execution
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log

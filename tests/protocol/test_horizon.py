@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.consumers.log_end import LogEnd
-from sqlqueue.consumers.working_set import WorkingSet
+from sqlqueue.consumers.engine.log_end import LogEnd
+from sqlqueue.consumers.engine.ownership import WorkingSet
 from sqlqueue.database import horizon as horizon_module
 from sqlqueue.database import insert_sql
 from sqlqueue.database.horizon import Horizon, highest_offset

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sqlqueue import Postpone, Reject, Retry, publish
-from sqlqueue.consumers.pace import Pace
+from sqlqueue.consumers.engine.throttle import Pace
 from sqlqueue.core.partition import budget, claim_ahead
 from sqlqueue.core.partition import window as window_module
 from sqlqueue.database import retries

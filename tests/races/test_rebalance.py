@@ -11,7 +11,7 @@ from django.db import connections
 from pytest_django import Settings
 
 from sqlqueue import NewMessage, publish_many
-from sqlqueue.consumers.delivery import Delivery
+from sqlqueue.consumers.handlers.delivery import Delivery
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.models import PartitionLease, SubscriberHeartbeat
 from tests.consumer_processes import GROUP, QUICK, Consumers, effects, holders, wait_for_shares

@@ -8,10 +8,11 @@ import random
 import sys
 from typing import Any
 
-from sqlqueue.consumers import executor, settler
-from sqlqueue.consumers.limiter import GroupLimiter
-from sqlqueue.consumers.ownership import Ownership
-from sqlqueue.consumers.reserved_threads import ReservedThreads
+from sqlqueue.consumers.engine import settler
+from sqlqueue.consumers.engine.limiter import GroupLimiter
+from sqlqueue.consumers.engine.ownership import Ownership
+from sqlqueue.consumers.engine.reserved_threads import ReservedThreads
+from sqlqueue.consumers.handlers import executor
 from sqlqueue.core.filters import Filter
 from sqlqueue.core.partition.queues import OrderingQueues
 from sqlqueue.core.settle_plan import Attempt, SettleResult

@@ -14,7 +14,7 @@ import pytest
 from django.db import Error, connection, connections, transaction
 
 from sqlqueue import publish
-from sqlqueue.consumers.delivery import Delivery
+from sqlqueue.consumers.handlers.delivery import Delivery
 from sqlqueue.database.retries import ErrorKind, classify
 from tests.app.models import Effect
 from tests.processes import wait_until

@@ -13,7 +13,7 @@ from django.db import connections, transaction
 from django.test import TestCase
 
 from sqlqueue import ConfigurationError, InvalidMessage, Reject, get_status, publish
-from sqlqueue.consumers.registry import Consumer, build, registry
+from sqlqueue.consumers.declare.registry import Consumer, build, registry
 from sqlqueue.core.outcomes import ACKED, RETRIED, Outcome
 from sqlqueue.core.settle_plan import Attempt, SettledAttempt
 from sqlqueue.database.transactions import in_test_case

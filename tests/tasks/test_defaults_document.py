@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from sqlqueue.consumers.registry import DEFAULTS
+from sqlqueue.consumers.declare.registry import DEFAULTS
 from sqlqueue.tasks import policy
 from tests.documents import ROOT
 

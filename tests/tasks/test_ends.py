@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from sqlqueue.consumers.registry import registry
+from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.log import task_states
 from sqlqueue.models import Message, TaskState
 from sqlqueue.tasks import queues

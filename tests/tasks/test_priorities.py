@@ -10,7 +10,7 @@ import pytest
 
 from sqlqueue import publish
 from sqlqueue.conf import settings as queue_settings
-from sqlqueue.consumers.registry import registry
+from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.topic_options import all_differences
 from sqlqueue.models import Message, Topic
@@ -130,7 +130,7 @@ def test_consumers_follow_the_setting(settings: Any) -> None:
     ],
 )
 def test_a_wrong_entry_is_an_error(entry: dict[str, Any], said: str, settings: Any) -> None:
-    from sqlqueue.tasks.set_up import check_tasks
+    from sqlqueue.tasks.queues import check_tasks
 
     settings.TASKS = {"default": {"BACKEND": "sqlqueue.tasks.SqlQueueBackend", **entry}}
     (error,) = check_tasks()

@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from sqlqueue import HandOver, publish, replay
-from sqlqueue.consumers.registry import registry
+from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.exceptions import ConfigurationError, LeaseLost, NotRun, WorkerEnded
 from sqlqueue.log import task_states

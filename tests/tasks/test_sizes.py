@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from sqlqueue.consumers.registry import registry
+from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.database.sizes import packet
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.models import Message, TaskState

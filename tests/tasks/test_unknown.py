@@ -110,7 +110,7 @@ def test_after_UNKNOWN_FOR_it_has_failed(settings: Any, monkeypatch: pytest.Monk
     )
     drain()
     assert dead_letters() == []  # this process may have begun with a backlog
-    monkeypatch.setattr("sqlqueue.consumers.unknown._loaded", -3 * 3600.0)
+    monkeypatch.setattr("sqlqueue.consumers.handlers.delivery._loaded", -3 * 3600.0)
     make_due()
     drain()
     assert ["gone" in error for error in dead_letters()] == [True]

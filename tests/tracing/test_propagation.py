@@ -70,7 +70,7 @@ def use(monkeypatch: pytest.MonkeyPatch, **options: Any) -> TracerProvider:
     """Let the application have this tracer provider, until the test ends."""
     provider = TracerProvider(**options)
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
-    monkeypatch.setattr(spans, "_look_at", 0.0)
+    monkeypatch.setattr(spans, "look_at", 0.0)
     return provider
 
 
@@ -86,7 +86,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Spans:
 def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
     """An application that has OpenTelemetry's API installed, and has not set it up."""
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
-    monkeypatch.setattr(spans, "_look_at", 0.0)
+    monkeypatch.setattr(spans, "look_at", 0.0)
 
 
 def carried(message: Message | dict[str, Any]) -> tuple[int, int]:
@@ -355,7 +355,7 @@ class TestHandling:
                 async for delivery in deliveries:
                     with DeliveryContext(delivery):
                         await apublish("invoices", 1)
-                    await delivery.ack()
+                    await delivery.aack()
                     break
 
         in_loop(main())
@@ -417,7 +417,7 @@ class TestUntraced:
     @pytest.fixture
     def traced_later(self, untraced: None, monkeypatch: pytest.MonkeyPatch) -> Spans:
         publish("orders", 0)
-        assert spans._look_at > 0
+        assert spans.look_at > 0
         exported = Spans()
         provider = TracerProvider()
         provider.add_span_processor(SimpleSpanProcessor(exported.exporter))

@@ -6,21 +6,19 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from django.db import Error
 
+from sqlqueue.consumers.background.errors import NamedServerWarning
 from sqlqueue.consumers.background.task import BackgroundTask
-from sqlqueue.consumers.named_server_warning import NamedServerWarning
-from sqlqueue.consumers.ownership import Ownership
+from sqlqueue.consumers.engine.ownership import Ownership
+from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
-from sqlqueue.core.partition.ref import GroupTopic
-from sqlqueue.core.partition_numbers import numbers_text
 from sqlqueue.database import clock, retries
 from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, SessionReplaced
 from sqlqueue.leases import release
-from sqlqueue.leases.heartbeat import Work
 from sqlqueue.leases.renewal import Renewal, Shown
 from sqlqueue.signals import announce, database_unreachable, deliveries_settled
 
@@ -44,38 +42,23 @@ class LeaseRenewer(BackgroundTask):
         self,
         ownership: Ownership,
         interval: float,
-        address: str,
-        activity: Callable[[], str],
-        horizon: Callable[[], int],
+        show: Callable[[], Shown],
         lost: Callable[[list[HeldLease]], None],
-        renewed: Callable[[], None] = lambda: None,
-        hung_for: Callable[[], float] = lambda: 0.0,
-        failing: Callable[[], str] = lambda: "",
-        work: Callable[[], Mapping[tuple[str, str], Work]] = dict,
+        liveness: Liveness,
     ):
         super().__init__(ownership.log, interval)
-        self.ownership, self.address, self.lost, self.renewed = ownership, address, lost, renewed
-        self.activity, self.horizon, self.hung_for, self.failing_tasks = activity, horizon, hung_for, failing
-        self.work = work
+        self.ownership, self.lost, self.liveness = ownership, lost, liveness
         group_topics = [subscription.group_topic for subscription in ownership.subscriptions]
-        self.renewal = Renewal(self.log, ownership.subscriber, group_topics, ownership.lease_duration, self._shown)
+        self.renewal = Renewal(self.log, ownership.subscriber, group_topics, ownership.lease_duration, show)
         self._loop = threading.get_ident()  # the thread that starts it
         self._logged = False
         self._warning = NamedServerWarning(subscriber=ownership.subscriber)
-
-    def _shown(self) -> Shown:
-        partitions = numbers_text(self.ownership.served)
-        return Shown(self.address, self.activity(), self.horizon(), self.failing_tasks(), partitions, self.work())
 
     def beat(self) -> None:
         """Write the heartbeat, with what the process does."""
         if deliveries_settled.receivers:
             clock.look(self.log)
-        own = self.ownership
-        shown: frozenset[GroupTopic] | None = None
-        while shown != own.withdrawn:  # the control thread writes it, and calls this as well
-            shown = own.withdrawn
-            self.renewal.beat(shown)
+        self.renewal.beat()
 
     def run_once(self) -> bool:
         """Write the heartbeat, renew all leases, and find the lost ones by their tokens: the
@@ -107,7 +90,7 @@ class LeaseRenewer(BackgroundTask):
                     lost.append(lease)
         if lost:
             self.lost(lost)
-        self.renewed()
+        self.liveness.mark_renewal()
         return False
 
     def _may_own(self) -> bool:
@@ -126,7 +109,7 @@ class LeaseRenewer(BackgroundTask):
 
     def _hangs(self) -> bool:
         """Return whether the loop hangs; log it once, with its stack."""
-        seconds = self.hung_for()
+        seconds = self.liveness.hung_for
         hangs = seconds > self.ownership.lease_duration
         if hangs and not self._logged:
             fields = {

@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 from django.db import Error, connections
 
-from sqlqueue.consumers.named_server_warning import NamedServerWarning
-from sqlqueue.consumers.trouble import FAILING, Trouble
+from sqlqueue.consumers.background.errors import FAILING, NamedServerWarning, Trouble
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import lock_timeouts, retries, server_identity
 from sqlqueue.database.detour import GateElsewhere

@@ -70,22 +70,20 @@ def _expose(path: str, metrics: Callable[[], bytes]) -> Response | None:
 
 
 def _respond(health: ProcessHealth, path: str, authorization: str) -> Response | None:
-    detailed = responses.has_token(authorization)
-    if path == "/health/live":
-        answer = live(health, detailed)
-    elif path == "/health/ready":
-        answer = ready(health, detailed)
-    elif path == "/health/":
-        answer = responses.health(detailed)
-    elif path == "/status/":
-        answer = (
-            responses.status()
-            if detailed
-            else HealthResponse(401, {"error": "send the token: Authorization: Bearer …"})
-        )
-    else:
+    answers: dict[str, Callable[[bool], HealthResponse]] = {
+        "/health/live": lambda detailed: live(health, detailed),
+        "/health/ready": lambda detailed: ready(health, detailed),
+        "/health/": responses.health,
+        "/status/": _status,
+    }
+    if path not in answers:
         return None
+    answer = answers[path](responses.has_token(authorization))
     return Response(answer.status, "application/json", responses.as_json(answer.body))
+
+
+def _status(detailed: bool) -> HealthResponse:
+    return responses.status() if detailed else HealthResponse(401, {"error": "send the token: Authorization: Bearer …"})
 
 
 def live(health: ProcessHealth, detailed: bool) -> HealthResponse:

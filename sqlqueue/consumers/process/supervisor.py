@@ -21,7 +21,7 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.process import deaths, worker
 from sqlqueue.consumers.process.endpoints import Endpoints, ProcessHealth, close_servers, open_servers
 from sqlqueue.consumers.process.liveness import Liveness
-from sqlqueue.consumers.process.stop_requests import StopRequests
+from sqlqueue.consumers.process.signals import StopRequests
 from sqlqueue.consumers.process.worker import LEAVE, SHOW_STACKS, STOP, WorkerOptions, main
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database.log import Log

@@ -18,9 +18,8 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from sqlqueue.consumers.process.child_signals import let_children_end
 from sqlqueue.consumers.process.liveness import Liveness
-from sqlqueue.consumers.process.stop_requests import StopRequests
+from sqlqueue.consumers.process.signals import StopRequests, let_children_end
 from sqlqueue.database.log import Log, current_log
 
 if TYPE_CHECKING:
@@ -45,7 +44,6 @@ class WorkerOptions:
     threads: int | None = None
     drain: bool = False
     verbosity: int = 1
-    partitions: frozenset[int] | None = None
     log: Log | None = None  # of the database that it serves; None: of the only one
 
 
@@ -69,11 +67,11 @@ def serve(
     without a supervisor is stopped."""
     # A spawned process imports this module before Django is set up; what needs models is imported here.
     from sqlqueue.conf import settings
-    from sqlqueue.consumers.database_consumers import of_database
-    from sqlqueue.consumers.process import garbage
+    from sqlqueue.consumers.declare.registry import registry
+    from sqlqueue.consumers.declare.relays import of_database
+    from sqlqueue.consumers.engine.subscriber import Subscriber
     from sqlqueue.consumers.process.endpoints import ProcessHealth, close_servers, open_servers, own_metrics
-    from sqlqueue.consumers.registry import registry
-    from sqlqueue.consumers.subscriber import Subscriber
+    from sqlqueue.consumers.process.start import look_less_often
     from sqlqueue.monitoring import logs
 
     logs.show(options.verbosity)
@@ -93,9 +91,7 @@ def serve(
         consumers = of_database(chosen)
     if not _ready(options, pipe, liveness):
         return
-    subscriber = Subscriber(
-        consumers, name=name, threads=options.threads, liveness=liveness, partitions=options.partitions
-    )
+    subscriber = Subscriber(consumers, name=name, threads=options.threads, liveness=liveness)
 
     requests = StopRequests()
 
@@ -122,7 +118,7 @@ def serve(
     servers: list[HttpServer] = []
     if endpoints is not None:
         servers = open_servers(endpoints, lambda: ProcessHealth({name: liveness}, 0, subscriber.stopping), own_metrics)
-    garbage.look_less_often()
+    look_less_often()
     try:
         subscriber.run(drain=options.drain)
     finally:

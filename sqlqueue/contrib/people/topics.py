@@ -12,7 +12,7 @@ from django.conf import settings as django_settings
 from django.utils.module_loading import autodiscover_modules
 
 from sqlqueue.conf import settings
-from sqlqueue.consumers.registry import registering
+from sqlqueue.consumers.declare.registry import registering
 from sqlqueue.contrib.people.exceptions import HandOver
 from sqlqueue.core.bounds import CENTURY, SHORTEST, duration
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_consumed, did_you_mean

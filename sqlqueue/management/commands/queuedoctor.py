@@ -14,7 +14,7 @@ from django.core import checks
 import sqlqueue
 from sqlqueue.checks import TAG
 from sqlqueue.conf import settings
-from sqlqueue.consumers.registry import Consumer, registry
+from sqlqueue.consumers.declare.registry import Consumer, registry
 from sqlqueue.core.logfmt import printable
 from sqlqueue.core.settings import MOST_THREADS
 from sqlqueue.database.log import current_log

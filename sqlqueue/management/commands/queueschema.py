@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import CommandError
 
 from sqlqueue.conf import settings
-from sqlqueue.consumers.registry import registry
+from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.payloads.topic_types import type_of, version_of

@@ -20,28 +20,24 @@ from django.utils import autoreload
 from sqlqueue.checks import TAG
 from sqlqueue.checks.databases import POOL, pool_problems, replica_sessions
 from sqlqueue.conf import settings
-from sqlqueue.consumers.background.settings import SettingsTask
+from sqlqueue.consumers.background.operations import SettingsTask
+from sqlqueue.consumers.declare.registry import Consumer, registry
 from sqlqueue.consumers.process.endpoints import Address, Endpoints
 from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.consumers.process.start import let_sigterm_end_pid_1, wait_for_database
 from sqlqueue.consumers.process.supervisor import Supervisor
 from sqlqueue.consumers.process.worker import WorkerOptions, serve
-from sqlqueue.consumers.registry import Consumer, registry
 from sqlqueue.core.bounds import whole
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.core.logfmt import logfmt
-from sqlqueue.core.partition_numbers import Numbers, numbers_text
 from sqlqueue.core.settings import MOST_THREADS
 from sqlqueue.database.log import Log, all_logs, current_log
 from sqlqueue.database.server_checks import describe, write_refused
 from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases.heartbeat import subscriber_name
-from sqlqueue.log import layouts
 from sqlqueue.log.topic_options import all_differences, apply_settings, told
-from sqlqueue.management import arguments
 from sqlqueue.management.arguments import MOST_PROCESSES, refuse_broken_texts
-from sqlqueue.models import Topic
 from sqlqueue.monitoring import logs
 from sqlqueue.monitoring.http_server import refusal
 
@@ -59,12 +55,6 @@ class Command(BaseCommand):
         """Add the command's options."""
         parser.add_argument("--group", action="append", default=[], help="only this consumer group (repeatable)")
         parser.add_argument("--topic", action="append", default=[], help="only this topic (repeatable)")
-        parser.add_argument(
-            "--partitions",
-            type=arguments.partitions,
-            metavar="NUMBERS",
-            help="only these partitions of each topic (in each epoch from 0 on), such as 0-15 or 0-3,8 (default: all)",
-        )
         parser.add_argument(
             "--database",
             action="append",
@@ -134,7 +124,6 @@ class Command(BaseCommand):
             options["threads"],
             options["drain"],
             options["verbosity"],
-            options["partitions"],
         )
         logs.logger.info(self._plan(consumers, options))
         # A database that does not answer has its settings applied once it does.
@@ -193,7 +182,6 @@ class Command(BaseCommand):
                 consumers = registry.select(options["group"], options["topic"])
             except ConfigurationError as error:
                 problems.append(str(error))
-            problems += self._partitions(consumers, options["partitions"])
             if not problems and not consumers:
                 problems.append(
                     f"no handlers: no app has a {settings.CONSUMERS_MODULE}.py with a @consumer for what was asked"
@@ -235,22 +223,6 @@ class Command(BaseCommand):
             self.stderr.write(self.style.WARNING(f"database {log.label!r} {problem[0]}"))
         return not problem
 
-    def _partitions(self, consumers: list[Consumer], asked: Numbers | None) -> list[str]:
-        """Return what is wrong with --partitions: no topic has any of them."""
-        if asked is None or not consumers:
-            return []
-        counts = {name: settings.topic(name).partitions for name in {each.topic for each in consumers}}
-        for log in self._answering:
-            stored = Topic.objects.using(log.alias).filter(name__in=counts)
-            counts.update(stored.values_list("name", "partitions"))
-            for topic in layouts.altered(log).intersection(counts):
-                counts[topic] = max(epoch.partitions for epoch in layouts.epochs(log, topic))
-        name = max(counts, key=lambda topic: counts[topic])
-        if min(asked) < counts[name]:
-            return []
-        last = f"the partitions 0 to {counts[name] - 1}" if counts[name] > 1 else "partition 0 only"
-        return [f"--partitions {numbers_text(asked)}: no topic has any of them; {name!r} has {last}"]
-
     def _ports(self, options: dict[str, Any]) -> list[str]:
         """Return what is wrong with the ports, one text for each problem."""
         addresses = {purpose: at for purpose in PURPOSES if (at := _address(options, purpose)) is not None}
@@ -277,7 +249,6 @@ class Command(BaseCommand):
             processes=options["processes"],
             threads=options["threads"] or settings.THREADS,
             drain=options["drain"],
-            partitions=numbers_text(options["partitions"]) or "all",
             database=", ".join(f"{log.alias}: {describe(log)}" for log in self._answering),
             lease=settings.LEASE_DURATION,
             handlers=handlers,

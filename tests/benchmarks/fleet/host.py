@@ -21,8 +21,8 @@ def main() -> None:
     import django
 
     django.setup()
-    from sqlqueue.consumers.registry import Consumer, build
-    from sqlqueue.consumers.subscriber import Subscriber
+    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.engine.subscriber import Subscriber
 
     consumers = [
         Consumer(topic=topic, handler=lambda delivery: None, **build(topic, {"group": group}))

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection, connections, transaction
 
 from sqlqueue import HandOver, InvalidMessage, get_status, publish, publish_many, subscribe
-from sqlqueue.consumers import settler
+from sqlqueue.consumers.engine import settler
 from sqlqueue.contrib.people import items, work_on
 from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.core.new_message import NewMessage

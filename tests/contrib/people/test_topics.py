@@ -8,7 +8,7 @@ import pytest
 from django.core.checks import run_checks
 
 from sqlqueue import ConfigurationError
-from sqlqueue.consumers.registry import registry
+from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.contrib.people import topics, work_on
 from sqlqueue.contrib.people.checks import check_retention, check_targets
 from sqlqueue.contrib.people.topics import NO_OPTIONS, PeopleTopic, topic_options

@@ -1,0 +1,382 @@
+"""The dispatcher: chooses which attempts run next, and starts them.
+
+Only the control thread calls it and changes assigned partitions; handlers' threads only report outcomes. A claim is
+written before its attempts start. The settler writes outcomes and the next claims of all partitions in one transaction.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sqlqueue.conf import settings
+from sqlqueue.consumers.engine.in_doubt import InDoubtPhases
+from sqlqueue.consumers.engine.in_flight import ExecutorLoad, InFlight
+from sqlqueue.consumers.engine.ownership import Ownership
+from sqlqueue.consumers.engine.reader import Reader
+from sqlqueue.consumers.engine.reserved_threads import ReservedThreads
+from sqlqueue.consumers.engine.settler import Settler
+from sqlqueue.consumers.engine.subscription import Subscription
+from sqlqueue.consumers.engine.throttle import (
+    Level,
+    Pace,
+    PriorityShares,
+    Throttle,
+    UrgencyQuotas,
+    by_urgency,
+    level_of,
+)
+from sqlqueue.consumers.handlers.pools import Pool
+from sqlqueue.core import outcomes
+from sqlqueue.core.lease import HeldLease
+from sqlqueue.core.outcomes import Outcome
+from sqlqueue.core.partition import settling
+from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.settle_plan import Attempt, Execution, SettlePlan
+from sqlqueue.signals import announce, deliveries_dispatched
+
+
+@dataclass
+class Room:
+    """How many deliveries (a batch counts as one), and executions, may still be dispatched."""
+
+    deliveries: int
+    executions: int
+
+
+@dataclass
+class Choice:
+    """What is chosen for the handler threads, or for the event loop. of_ordering_queue: at most so many of one."""
+
+    room: Room
+    of_ordering_queue: int
+    executions: dict[AssignedPartition, list[Execution]] = field(default_factory=dict)
+
+    def by_level(self) -> dict[Level, int]:
+        """Return how many messages were chosen of each priority."""
+        counts: dict[Level, int] = {}
+        for assigned, executions in self.executions.items():
+            level = level_of(assigned)
+            counts[level] = counts.get(level, 0) + sum(len(each.attempts) for each in executions)
+        return counts
+
+
+@dataclass(eq=False)
+class Capacity:
+    """Where executions run: the handler threads, the event loop, or a reserved thread."""
+
+    load: ExecutorLoad
+    throttle: Throttle
+    shares: PriorityShares
+
+
+class Dispatcher:
+    """Dispatches for one process, up to what its throttle lets be in flight. It sets `awake` when the control thread
+    should run."""
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        reader: Reader,
+        settler: Settler,
+        threads: int,
+        make_pool: Callable[[Callable[[Attempt, Outcome], None], Callable[[Execution], None]], Pool],
+        awake: threading.Event,
+    ):
+        self.ownership, self.reader, self.settler = ownership, reader, settler
+        self.in_flight: InFlight = settler.in_flight
+        self.throttle, self.pace = Throttle(threads), Pace()
+        self.pool = make_pool(self._report, self.in_flight.ended.append)
+        self.reserved_threads = ReservedThreads(ownership, self.in_flight, self.pool, self.throttle, threads)
+        self._awake = awake
+        self._phases = InDoubtPhases()
+        self._shares_in_threads, self._shares_on_loop = PriorityShares(), PriorityShares()
+        self._urgent = any(each.consumer.options.urgency for each in ownership.subscriptions)
+
+    @property
+    def outstanding(self) -> int:
+        """How many attempts are in flight."""
+        return len(self.in_flight)
+
+    # -- outcomes -----------------------------------------------------------------------------------------------------
+
+    def _report(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Queue an outcome for the control thread. Handlers' threads call it."""
+        self.in_flight.reports.append((attempt, outcome))
+        wanted = outcome.kind != outcomes.ACKED or len(self.in_flight.reports) >= self.throttle.low
+        # The control thread clears it before it takes the reports, so one that is set is enough.
+        if wanted and not self._awake.is_set():
+            self._awake.set()
+
+    @property
+    def reported(self) -> bool:
+        """Whether outcomes wait to be applied."""
+        return bool(self.in_flight.reports)
+
+    def apply_reports(self, now: float) -> bool:
+        """Apply the reported outcomes; return whether any of them changed anything."""
+        applied = finished = 0
+        ended = self.in_flight.take_ended()  # before their reports, of which none may be missing
+        for lease, reports in self.in_flight.take_reports().items():
+            count = self.finish(lease, reports, now)
+            applied += count
+            if (reserved := self.reserved_threads.reserved.get(lease.subscription)) is not None:
+                reserved.throttle.finished(count, now)
+            else:
+                finished += count
+        self.in_flight.end_all(ended)
+        self.throttle.finished(finished, now)
+        self._count_dispatched()
+        return applied > 0
+
+    def _count_dispatched(self) -> None:
+        # Beside executions that take every thread, a reserved thread's outcomes are few of what is in flight.
+        self.throttle.dispatched(0 if self.reserved_threads.reserved else self.outstanding)
+
+    def finish(self, lease: HeldLease, reports: Sequence[tuple[Attempt, Outcome]], now: float) -> int:
+        """Apply the outcomes of attempts under one lease; return of how many. The others are ignored: another one was
+        applied, or the lease is lost."""
+        assigned = self.ownership.assigned_of(lease)
+        if assigned is None or lease.lost:
+            return 0
+        subscription = lease.subscription
+        if self.reserved_threads.watches and any(attempt.started for attempt, _ in reports):
+            self.reserved_threads.ran(subscription, now)
+        limiter, key_rate = subscription.limiter, subscription.key_rate
+        if limiter is not None:
+            for attempt, outcome in reports:
+                limiter.finished(attempt, outcome)
+        if key_rate is not None:
+            for attempt, outcome in reports:
+                if outcome is outcomes.EXPIRED:
+                    key_rate.give_back(attempt.message.key)
+        return assigned.finish_all(reports, now)
+
+    # -- dispatch -----------------------------------------------------------------------------------------------------
+
+    def advance(self, assigned_partitions: Sequence[AssignedPartition], now: float, dispatch: bool) -> bool:
+        """Write the outcomes of all partitions and, with `dispatch`, their next claims; start what was claimed.
+
+        Returns whether anything was written.
+        """
+        for subscription in self.ownership.subscriptions:
+            if subscription.limiter is not None:
+                subscription.limiter.running = self.in_flight.running(subscription)
+            if subscription.key_rate_changed:
+                subscription.key_rate_changed = False
+                for assigned in subscription.assigned.values():
+                    assigned.let_go(now)
+            if subscription.key_limit_changed:
+                subscription.key_limit_changed = False
+                for assigned in subscription.assigned.values():
+                    assigned.queues.follow_limit(assigned.entries.values())
+        if dispatch and not self.in_flight.alone:
+            self.reserved_threads.look(assigned_partitions, now)
+        chosen = self._choose(assigned_partitions, now) if dispatch else {}
+        plans: list[SettlePlan] = []
+        started: list[Execution] = []  # at first those that are claimed already
+        linger = self.pace.linger if dispatch else 0.0
+        for assigned in assigned_partitions:
+            executions = chosen.get(assigned, [])
+            if executions or assigned.active:
+                end = self._claims_to(assigned) if dispatch else 0
+                waits = linger if linger and self._may_wait(assigned) else 0.0
+                watermark = assigned.writes.watermark
+                plan = settling.plan(assigned, now, settings.FLUSH_INTERVAL, executions, waits, end)
+                if plan is not None:
+                    plans.append(plan)
+                    if plan.settled or plan.watermark > watermark:
+                        assigned.lease.subscription.progressed_at = now
+                else:
+                    started += executions
+        if not plans and not started:
+            return False
+        # What is claimed already starts after it, too: an outcome that is written may be that of one alone in doubt.
+        written = self._write(plans, started, now)
+        if written is None:
+            return False
+        for plan in written:
+            started += plan.executions
+        self._start(started)
+        return True
+
+    def _may_wait(self, assigned: AssignedPartition) -> bool:
+        """Tell whether acks may wait for a settle. Not if that writes the receipt of what a handler's own transaction
+        has acked: a crash would not bring it back."""
+        return not (assigned.options.atomic and assigned.lease.subscription.history == "all")
+
+    def _claims_to(self, assigned: AssignedPartition) -> int:
+        """Return up to where a partition may be claimed ahead; 0: not at all."""
+        subscription = assigned.lease.subscription
+        limited = subscription.limiter is not None or subscription.key_rate is not None
+        if not self.pace.ahead or limited or not self.ownership.may_dispatch(assigned):
+            return 0
+        return self.reader.log_end.highest + self.pace.ahead
+
+    def _write(self, plans: list[SettlePlan], claimed: list[Execution], now: float) -> list[SettlePlan] | None:
+        """Execute plans; return those that were written, None if that was given up. Then, and after an error, nothing
+        of `claimed` starts."""
+        written: list[SettlePlan] | None = None
+        try:
+            written = self.settler.execute(plans) if plans else []
+        finally:
+            if written is None:
+                for execution in claimed:
+                    self.in_flight.release(execution)
+        for plan in written or ():
+            if (assigned := self.ownership.assigned_of(plan.lease)) is not None:
+                settling.was_written(assigned, plan, now)
+        return written
+
+    def _start(self, started: list[Execution]) -> None:
+        if deliveries_dispatched.receivers:
+            counts: dict[HeldLease, int] = {}
+            for execution in started:
+                counts[execution.lease] = counts.get(execution.lease, 0) + len(execution.attempts)
+            for lease, count in counts.items():
+                announce(deliveries_dispatched, Dispatcher, **lease.labels, count=count)
+        for execution in by_urgency(started) if self._urgent else started:
+            subscription = execution.lease.subscription
+            self.in_flight.start(execution, subscription)
+            self.pool.submit(subscription.executor, execution, subscription in self.reserved_threads.reserved)
+
+    def _choose(
+        self, assigned_partitions: Sequence[AssignedPartition], now: float
+    ) -> dict[AssignedPartition, list[Execution]]:
+        """Choose what to dispatch. A message in doubt is dispatched alone: nothing else is in flight in the whole
+        process until it is settled."""
+        if self.in_flight.alone:
+            return {}
+        if self._phases.of_others(now):
+            others = self._choose_others(assigned_partitions, now)
+            if others or self.in_flight:
+                return others
+        return self._choose_in_doubt(assigned_partitions, now)
+
+    def _choose_in_doubt(
+        self, assigned_partitions: Sequence[AssignedPartition], now: float
+    ) -> dict[AssignedPartition, list[Execution]]:
+        for assigned in self._phases.by_last_dispatch(assigned_partitions):
+            if self.ownership.may_dispatch(assigned):
+                self.reader.leave_out(assigned, now)
+                offset = assigned.in_doubt.first()
+            else:
+                offset = None
+            limiter = assigned.lease.subscription.limiter
+            if offset is None or (limiter is not None and not limiter.admits(now)):
+                continue
+            if self.in_flight:
+                if self._phases.waits(now, self.in_flight.group_topics()):
+                    return {}
+                break
+            if not self._phases.lasts(now):
+                break
+            self.reader.load(assigned, [offset], now)
+            executions = assigned.choose_alone(offset, now)
+            if executions:
+                if (key_rate := assigned.lease.subscription.key_rate) is not None:
+                    key_rate.start(executions[0].attempts[0].message.key, now)
+                self.in_flight.alone = True
+                self._phases.was_dispatched(assigned)
+                self._claim(assigned, executions)
+                return {assigned: executions}
+        else:
+            self._phases.end()
+        return self._choose_others(assigned_partitions, now)
+
+    def _choose_others(
+        self, assigned_partitions: Sequence[AssignedPartition], now: float
+    ) -> dict[AssignedPartition, list[Execution]]:
+        order = self.throttle.rotated(assigned_partitions)
+        if self._phases.held_back:
+            order = [each for each in order if each.lease.subscription.group_topic not in self._phases.held_back]
+        in_threads, on_loop = self.in_flight.loads(self.reserved_threads.reserved)
+        sync = Capacity(in_threads, self.throttle, self._shares_in_threads)
+        looping = Capacity(on_loop, self.throttle, self._shares_on_loop)
+        capacities: dict[Subscription, Capacity] = {}
+        for subscription in self.ownership.subscriptions:
+            if (reserved := self.reserved_threads.reserved.get(subscription)) is not None:
+                load = self.in_flight.load_of(subscription)
+                capacities[subscription] = Capacity(load, reserved.throttle, reserved.shares)
+            else:
+                capacities[subscription] = looping if subscription.consumer.is_async else sync
+        by_capacity: dict[Capacity, list[AssignedPartition]] = {}
+        for assigned in order:
+            by_capacity.setdefault(capacities[assigned.lease.subscription], []).append(assigned)
+        chosen: dict[AssignedPartition, list[Execution]] = {}
+        for capacity, some in by_capacity.items():
+            chosen.update(self._choose_of(some, now, capacity))
+        return chosen
+
+    def _choose_of(
+        self, assigned_partitions: Sequence[AssignedPartition], now: float, capacity: Capacity
+    ) -> dict[AssignedPartition, list[Execution]]:
+        """Choose for one of them, under its present load: one that is blocked does not delay the others."""
+        throttle, load, shares = capacity.throttle, capacity.load, capacity.shares
+        room = Room(throttle.room(*load), throttle.executions_left(load.executions))
+        queues = sum(assigned.candidates for assigned in assigned_partitions)
+        choice = Choice(room, throttle.of_ordering_queue(room.deliveries, queues))
+        quotas = UrgencyQuotas(assigned_partitions) if self._urgent else None
+        # They are in the order of their priorities, so without priorities the last one has none.
+        levels = bool(assigned_partitions) and assigned_partitions[-1].ref.priority > 0
+        waiting = self._waiting(assigned_partitions) if levels else {}
+        whole = shares.expected(room.deliveries)
+        for level, owed in shares.due(waiting, whole).items() if waiting else ():
+            for assigned in assigned_partitions:
+                if level_of(assigned) == level:
+                    owed -= self._take(assigned, owed, choice, now)
+        given = choice.by_level() if waiting else {}
+        for assigned in assigned_partitions:
+            if room.deliveries <= 0:
+                break
+            self._take(
+                assigned, room.deliveries if quotas is None else quotas.of(assigned, room.deliveries), choice, now
+            )
+        if waiting:
+            shares.were_dispatched(waiting, whole, given, choice.by_level())
+        return choice.executions
+
+    def _waiting(self, assigned_partitions: Sequence[AssignedPartition]) -> dict[Level, float]:
+        """Return the lower priorities of which something may be dispatched, with their shares."""
+        return {
+            level_of(assigned): assigned.lease.subscription.share(assigned.ref.priority)
+            for assigned in assigned_partitions
+            if assigned.ref.priority and assigned.has_candidates and self.ownership.may_dispatch(assigned)
+        }
+
+    def _take(self, assigned: AssignedPartition, most: int, choice: Choice, now: float) -> int:
+        """Choose at most `most` messages of a partition; return how many were chosen."""
+        room, options = choice.room, assigned.options
+        if min(most, room.deliveries) <= 0 or not assigned.has_candidates:
+            return 0
+        if not self.ownership.may_dispatch(assigned) or now >= assigned.lease.deadline:
+            return 0
+        if options.together and room.executions <= 0:
+            return 0
+        subscription: Subscription = assigned.lease.subscription
+        limiter = subscription.limiter
+        if limiter is not None and not limiter.admits(now):
+            return 0
+        allowed = handlers = sys.maxsize
+        if limiter is not None:
+            allowed, handlers = limiter.messages(now), limiter.executions(now)
+        most = min(most, room.deliveries, options.batch_size)
+        executions = assigned.choose(most, choice.of_ordering_queue, allowed, handlers, subscription.key_rate, now)
+        if not executions:
+            return 0
+        choice.executions.setdefault(assigned, []).extend(executions)
+        messages = 0
+        for execution in executions:
+            messages += len(execution.attempts)
+        room.deliveries -= len(executions) if options.together else messages
+        room.executions -= len(executions)
+        self._claim(assigned, executions)
+        return messages
+
+    def _claim(self, assigned: AssignedPartition, executions: Sequence[Execution]) -> None:
+        if (limiter := assigned.lease.subscription.limiter) is not None:
+            limiter.started(executions)
+        self.in_flight.add(executions)
+        self._count_dispatched()

@@ -1,0 +1,235 @@
+"""The settler: executes settle plans and announces their outcomes, releases partitions, and stores progress. The
+control thread calls it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from django.db import Error
+
+from sqlqueue.consumers.background.errors import Trouble
+from sqlqueue.consumers.background.stats import OutcomeCounter
+from sqlqueue.consumers.engine.in_flight import InFlight
+from sqlqueue.consumers.engine.ownership import SERVER_CHANGED, TAKEN_OVER, UNWRITTEN, Ownership
+from sqlqueue.consumers.engine.subscription import Subscription
+from sqlqueue.core import outcomes
+from sqlqueue.core.lease import HeldLease
+from sqlqueue.core.membership import Member
+from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.partition.settling import release_plan
+from sqlqueue.core.settle_plan import Attempt, SettlePlan, SettleResult
+from sqlqueue.database import retries
+from sqlqueue.database.log import Log
+from sqlqueue.database.server_identity import ServerChanged, SessionReplaced
+from sqlqueue.log import batch_ends
+from sqlqueue.log.progress import Reported, store
+from sqlqueue.log.settle import settle
+from sqlqueue.log.settle_notices import Questions
+from sqlqueue.signals import (
+    announce,
+    dead_lettered,
+    deliveries_settled,
+    delivery_failed,
+    delivery_settled,
+    messages_filtered,
+)
+
+
+class Settler:
+    """Writes settle plans, or drops their partitions. `give_up` tells it to stop waiting for a database that is
+    unreachable."""
+
+    def __init__(self, ownership: Ownership, in_flight: InFlight, give_up: Callable[[], bool]):
+        self.log, self.ownership, self.in_flight = ownership.log, ownership, in_flight
+        self.outcome_counter = OutcomeCounter()
+        self.settled = 0  # deliveries settled so far
+        self.questions = Questions()
+        # Called after a commit with the batches of which members were settled.
+        self.look_at_batches: Callable[[Iterable[str]], None] = self._end_batches
+        self._give_up = give_up
+        self.trouble = Trouble("loop")  # the control thread's: what it settles, and all else that it does
+        self.schema_differs: Callable[[Error], None] = lambda error: None  # a table or a column is missing
+
+    def execute(self, plans: Sequence[SettlePlan]) -> list[SettlePlan] | None:
+        """Settle, again after every error that may pass; return the plans that were written, or None if `give_up`
+        ended it.
+
+        A plan is written, or its partition is dropped. Otherwise a later release could move the position past a
+        message whose row a failed settle did not write. Raises ServerChanged if the server is not the one on which the
+        partitions were taken: then the caller drops all of them.
+        """
+        try:
+            results = retries.patiently(
+                self.log, self.settle_on_the_same_server, plans, give_up=self._give_up, failed=self.failed
+            )
+        except BaseException as error:
+            self._unclaim(plans)
+            changed = isinstance(error, (ServerChanged, SessionReplaced))
+            self.lose([plan.lease for plan in plans], SERVER_CHANGED if changed else UNWRITTEN)
+            raise
+        if results is None:
+            self._unclaim(plans)
+            self.lose([plan.lease for plan in plans], UNWRITTEN)  # a release would move past what was not written
+            return None
+        stale = [result.plan for result in results if result.stale]
+        written = [result for result in results if not result.stale]
+        for result in written:
+            self.settled += len(result.settled)
+            if stored := result.plan.lease.stored_progress:
+                stored.difference_update(each.offset for each in result.settled)
+            self.outcome_counter.add(result)
+            if self.questions:
+                self.questions.answer(result.settled)
+            self._announce(result)
+        self._follow_batches(written)
+        if stale:
+            self._unclaim(stale)
+            self.lose([plan.lease for plan in stale])
+        return [result.plan for result in written]
+
+    def _follow_batches(self, written: Iterable[SettleResult]) -> None:
+        batches: set[str] = set()
+        failed: set[str] = set()
+        for result in written:
+            for member in set(result.plan.members.values()):
+                (failed if member.dead else batches).add(member.batch)
+            if members := result.plan.lease.members:
+                for attempt, outcome in result.settled:
+                    if outcome is outcomes.COMMITTED and (found := members.get(attempt.offset)) is not None:
+                        members[attempt.offset] = Member(found.batch)  # not dead, as the overrun had it
+        # While others of its members are here, it is not finished, and the settle that counts the last of them looks.
+        batches = (batches - self._batches_in_memory() if batches else batches) | failed
+        if batches:
+            self.look_at_batches(batches)
+
+    def _batches_in_memory(self) -> set[str]:
+        leases = (assigned.lease for assigned in self.ownership.assigned_partitions())
+        return {member.batch for lease in leases for member in lease.members.values()}
+
+    def _end_batches(self, batches: Iterable[str]) -> None:
+        batch_ends.check_quietly(self.log, batches)
+
+    def settle_on_the_same_server(self, plans: Sequence[SettlePlan]) -> list[SettleResult]:
+        """Settle once. Raises ServerChanged if the server is not the one on which the partitions were taken, and
+        SessionReplaced if that cannot be told because each statement runs in another session."""
+        histories = {each.consumer.topic: each.history for each in self.ownership.subscriptions}
+        for last in (False, False, True):
+            self.ownership.server.make_sure()
+            try:
+                return settle(self.log, plans, self.ownership.subscriber, histories, time.monotonic())
+            except SessionReplaced:
+                if last:
+                    raise
+            except Error as error:
+                if retries.classify(error) is retries.ErrorKind.GONE:
+                    self.ownership.server.doubtful = True
+                raise
+        raise AssertionError("unreachable")
+
+    def failed(self, error: Error) -> None:
+        """Note an error of the control thread's statements, which is tried again."""
+        self.trouble.failed(error)
+        if retries.classify(error) is retries.ErrorKind.SCHEMA:
+            self.schema_differs(error)
+
+    def _unclaim(self, plans: Iterable[SettlePlan]) -> None:
+        for plan in plans:
+            self.in_flight.unclaim(plan.executions)
+
+    def lose(self, leases: Iterable[HeldLease], why: str = TAKEN_OVER) -> None:
+        """Drop partitions, for this reason, and start nothing more of their executions."""
+        self.ownership.lose(leases, why)
+        self.in_flight.release_where(lambda execution, subscription: execution.lease.lost)
+
+    def release(self, partitions: Mapping[Subscription, set[int]], now: float) -> None:
+        """Settle the partitions under the leases of these numbers for the last time, and release the leases, several in
+        one transaction."""
+        some: dict[Subscription, set[int]] = {}
+        for subscription, numbers in partitions.items():
+            some[subscription] = numbers
+            if sum(map(len, some.values())) >= RELEASED_AT_ONCE:
+                self._release_some(some, now)
+                some = {}
+        if some:
+            self._release_some(some, now)
+
+    def _release_some(self, partitions: Mapping[Subscription, set[int]], now: float) -> None:
+        plans = [
+            release_plan(assigned, now)
+            for subscription, numbers in partitions.items()
+            for number in sorted(numbers)
+            for assigned in subscription.of_partition(number)
+        ]
+        try:
+            settled = self.execute(plans)
+        except (ServerChanged, SessionReplaced):
+            settled = []  # the next owner recovers what was in flight
+        if settled is not None:
+            before = self.log.connection.connection
+            retries.patiently(self.log, self.ownership.release, partitions, give_up=self._give_up)
+            if self.log.connection.connection is not before:
+                self.ownership.server.doubtful = True
+
+    def _announce(self, result: SettleResult) -> None:
+        labels = result.plan.lease.labels
+        if result.plan.filtered:
+            announce(messages_filtered, Settler, **labels, count=result.plan.filtered)
+        if result.settled and deliveries_settled.receivers:
+            announce(deliveries_settled, Settler, **labels, attempts=result.settled)
+        one_by_one = result.settled
+        if not delivery_settled.receivers:  # nearly all are acks
+            one_by_one = [each for each in result.settled if each[1].kind == outcomes.RETRIED]
+        for attempt, outcome in one_by_one:
+            fields = {
+                **labels,
+                "offset": attempt.offset,
+                "attempt": attempt.number,
+                "outcome": outcome.kind,
+                "seconds": attempt.finished - attempt.started,
+                "error": outcome.error,
+            }
+            announce(delivery_settled, Settler, **fields)
+            if outcome.kind == outcomes.RETRIED:
+                announce(delivery_failed, Settler, **fields)
+        for dead_letter in result.dead:
+            fields = {"offset": dead_letter.message.offset, "attempt": dead_letter.attempts, "error": dead_letter.error}
+            announce(dead_lettered, Settler, **labels, **fields)
+
+
+RELEASED_AT_ONCE = 200  # partitions; more if a single group has more
+PROGRESS_EVERY = 1.0  # seconds between two writes of progress
+
+
+class ProgressWriter:
+    """Stores what handlers have reported, at most once a second, in one statement on the control thread's own
+    connection: it is seen before an atomic handler commits, and no handler waits for it."""
+
+    def __init__(self, log: Log):
+        self._log, self._next = log, 0.0
+        self._one_writer = log.dialect.one_writer
+
+    def write(self, assigned_partitions: Sequence[AssignedPartition], now: float) -> None:
+        """Store the last report of each delivery since the last write, if it is time."""
+        if now < self._next:
+            return
+        reported: dict[Attempt, Reported] = {}
+        for assigned in assigned_partitions:
+            waiting = assigned.lease.progress
+            for _ in range(len(waiting)):  # not while there are any: handlers may report faster
+                attempt, said = waiting.popitem()
+                # What is settled has no progress. An atomic handler's transaction is the only one that can write on
+                # SQLite: to wait for it would hold up the whole process.
+                if attempt.outcome is None and not (self._one_writer and assigned.options.atomic):
+                    reported[attempt] = said
+        if not reported:
+            return
+        self._next = now + PROGRESS_EVERY
+        try:
+            store(self._log, list(reported.items()))
+        except Error:
+            for attempt, said in reported.items():
+                attempt.lease.progress.setdefault(attempt, said)
+            raise
+        for attempt in reported:
+            attempt.lease.stored_progress.add(attempt.offset)

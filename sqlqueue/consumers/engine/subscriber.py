@@ -1,0 +1,395 @@
+"""The subscriber: the life of one consumer process, which starts its parts, runs the loop, and stops them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from django.db import Error, connections
+
+from sqlqueue.conf import settings
+from sqlqueue.consumers.background.batches import BatchTask
+from sqlqueue.consumers.background.collector import CollectorTask
+from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
+from sqlqueue.consumers.background.operations import RequestTask, SchedulerTask
+from sqlqueue.consumers.background.periodic import PeriodicTask
+from sqlqueue.consumers.background.stats import StatsRecorder
+from sqlqueue.consumers.background.task import LOOK, BackgroundTask
+from sqlqueue.consumers.background.writer import RENEW_EVERY, NamedServerTask
+from sqlqueue.consumers.declare.periodic import declared
+from sqlqueue.consumers.declare.registry import Consumer
+from sqlqueue.consumers.engine.dispatcher import Dispatcher
+from sqlqueue.consumers.engine.in_flight import InFlight
+from sqlqueue.consumers.engine.loop import Loop
+from sqlqueue.consumers.engine.ownership import Ownership
+from sqlqueue.consumers.engine.reader import Reader
+from sqlqueue.consumers.engine.settler import Settler
+from sqlqueue.consumers.engine.subscription import Registration, Subscription
+from sqlqueue.consumers.handlers.connections import CONNECTIONS_LAST
+from sqlqueue.consumers.handlers.pools import Pool, ThreadPool
+from sqlqueue.consumers.process.liveness import Liveness
+from sqlqueue.core import forks
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.outcomes import Outcome
+from sqlqueue.core.settle_plan import Attempt, Execution
+from sqlqueue.database import lock_timeouts, named_server, retries
+from sqlqueue.database.log import Log, current_log, home_log
+from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, SessionReplaced
+from sqlqueue.database.transactions import refusal
+from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.leases import heartbeat, limit_shares
+from sqlqueue.leases.heartbeat import Work
+from sqlqueue.leases.renewal import Shown
+from sqlqueue.log import notifier
+from sqlqueue.log.listener import Listener
+from sqlqueue.log.status import anything_due, anything_scheduled
+from sqlqueue.signals import announce, subscriber_started, subscriber_stopped
+
+logger = logging.getLogger("sqlqueue")
+
+HORIZON_TIMEOUT = 0.5  # seconds for which a start waits for the horizon; after that the loop goes on registering
+COUNTING_LASTS = 5.0  # seconds for which a drain waits for members of batches to be counted
+NAMED_CHECK = 0.25  # seconds between two looks for the named server
+DRAIN_CHECK = 0.2  # seconds between two checks whether anything is due
+
+
+def refuse_transaction(log: Log) -> None:
+    """Raise ConfigurationError where a consumer's statements would be part of a caller's transaction."""
+    if why := refusal(log.connection):
+        raise ConfigurationError(f"a consumer cannot run {why}")
+
+
+class Subscriber:
+    """Runs consumers: owns partitions, reads, dispatches, settles. `run_once` is one iteration; `run` goes on until
+    `stop`. limited: it keeps to its groups' hours and limits."""
+
+    def __init__(
+        self,
+        consumers: Sequence[Consumer],
+        *,
+        name: str = "",
+        threads: int | None = None,
+        pool: Callable[[Callable[[Attempt, Outcome], None], Callable[[Execution], None]], Pool] | None = None,
+        background_tasks: bool = True,
+        liveness: Liveness | None = None,
+        limited: bool = True,
+    ):
+        self.log = current_log()
+        self.name = name or heartbeat.subscriber_name()
+        self.clock = time.monotonic
+        self.liveness = liveness or Liveness()
+        self.subscriptions = [Subscription(self.log, consumer, limited) for consumer in consumers]
+        self.ownership = Ownership(self.log, self.name, self.subscriptions, settings.LEASE_DURATION)
+        self.ownership.progress = self.liveness.mark_iteration
+        self.reader = Reader(self.log, self.ownership.server)
+        self._registration = Registration(self.log, self.subscriptions)
+        self._awake = threading.Event()
+        threads = threads or settings.THREADS
+        make_pool = pool or (lambda report, ended: ThreadPool(threads, report, ended))
+        self.in_flight = InFlight()
+        self.settler = Settler(self.ownership, self.in_flight, self._give_up)
+        self.dispatcher = Dispatcher(self.ownership, self.reader, self.settler, threads, make_pool, awake=self._awake)
+        self.ownership.lost = self.settler.lose
+        self.loop = Loop(
+            self.ownership,
+            self.reader,
+            self._registration,
+            self.dispatcher,
+            self.liveness,
+            self._now,
+            self._awake,
+            self._fail,
+        )
+        self.settler.schema_differs = self._schema_differs
+        for subscription in self.subscriptions:
+            if (transaction := subscription.executor.transaction) is not None:
+                transaction.schema_differs = self._schema_differs
+        self.loop.meet_server, self.loop.renew_name = self._keep_server_named, self._renew_name
+        self.failed = False  # it ended because too many handlers hang, or a table is missing
+        self._stop_deadline = 0.0
+        self._with_background_tasks = background_tasks
+        self._background_tasks: list[BackgroundTask] = []
+        self._named_server: NamedServerTask | None = None
+        self._name_due_at = 0.0
+        self._batches: BatchTask | None = None
+        self._counting_since: float | None = None
+        self._listener: Listener | None = None
+        self._stop_listening: Callable[[], None] = lambda: None
+
+    def _now(self) -> float:
+        return self.clock()
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Register the groups, write a heartbeat, start the background tasks."""
+        refuse_transaction(self.log)
+        self._keep_server_named()
+        if self._named_server is not None:
+            self._find_named_server()
+        self._registration.start()
+        give_up_at = self.clock() + HORIZON_TIMEOUT
+        while not self._registration.register_latest(self.reader.log_end.horizon) and not self._registration.complete:
+            if self.stopping or self.clock() > give_up_at:
+                self._registration.warn_waiting()
+                break
+            time.sleep(0.01)
+        self._stop_listening = notifier.listen(self.loop.notify)
+        if self._with_background_tasks and settings.WAKE:
+            questions = self.settler.questions
+            self._listener = Listener(settings.WAKE_ADDRESS, self.loop.notify, questions.add)
+            questions.send = self._listener.send
+        for subscription in self.subscriptions:
+            subscription.progressed_at = self.clock()
+        self._lease_renewer = LeaseRenewer(
+            self.ownership, settings.HEARTBEAT_INTERVAL, self._shown, self.loop.lost.append, self.liveness
+        )
+        self._lease_renewer.beat()
+        self._renew_at = self.clock() + settings.HEARTBEAT_INTERVAL
+        if self._with_background_tasks:
+            self.loop.scheduler = SchedulerTask(self.log, LOOK)
+            collector = CollectorTask(self.log, settings.COLLECT_INTERVAL, settings.LEASE_DURATION)
+            stats_recorder, requests = StatsRecorder(self.log, self.settler.outcome_counter), RequestTask(self.log)
+            batches = [BatchTask(self.log)] if self.log == home_log() else []  # they are on DATABASE
+            for self._batches in batches:
+                self.settler.look_at_batches = self._batches.look_at
+            self.loop.told = [requests, *batches]
+            looking: list[BackgroundTask] = [self.loop.scheduler, requests, *batches]
+            for task in looking:
+                task.in_reserve = lambda: self.ownership.balancer.in_reserve
+            self._background_tasks = [self._lease_renewer, collector, stats_recorder, *looking]
+            if self.log == home_log() and (schedules := declared()):
+                self._background_tasks.append(PeriodicTask(self.log, schedules))
+            for task in self._background_tasks:
+                task.start()
+        group_topics = [subscription.group_topic for subscription in self.subscriptions]
+        self.liveness.mark_started()
+        announce(subscriber_started, Subscriber, subscriber=self.name, subscriptions=group_topics)
+
+    def _keep_server_named(self) -> None:
+        """Start what keeps a server named, where that is of any use: the present server may be a node of a cluster, or
+        have the data of one, although the former one was not."""
+        if self._with_background_tasks and self._named_server is None and named_server.concerns(self.log):
+            self._named_server = NamedServerTask(self.log, self._look_again)
+            self._named_server.start()
+
+    def _renew_name(self, now: float) -> None:
+        """Renew the name of the loop's server if the task, whose connection leads elsewhere, cannot."""
+        if self._named_server is not None and self._named_server.elsewhere and now >= self._name_due_at:
+            self._name_due_at = now + RENEW_EVERY
+            named_server.renew(self.log)
+
+    def _find_named_server(self) -> None:
+        """Wait until this thread is connected to the named server."""
+        while not self.stopping:
+            self.liveness.mark_iteration()
+            try:
+                self.ownership.server.make_sure()
+                return
+            except NotNamedServer as error:
+                self.loop.named_server.elsewhere(error)
+                retries.drop_connection(self.log)
+            time.sleep(NAMED_CHECK)
+
+    def _look_again(self) -> None:
+        """Let the loop, and all background tasks, look whether their server is the named one. From any thread."""
+        self.ownership.server.doubtful = True
+        self._awake.set()
+        for task in self._background_tasks:
+            task.wake()
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Ask for a graceful stop: nothing new starts, and running handlers have `timeout` seconds
+        (SHUTDOWN_TIMEOUT)."""
+        self.stop_soon(timeout)
+        self._awake.set()
+
+    def stop_soon(self, timeout: float | None = None) -> None:
+        """Ask for a graceful stop from a signal handler, which may not take a lock: the loop stops when it next
+        wakes."""
+        if not self.stopping:
+            self._stop_deadline = self.clock() + (settings.SHUTDOWN_TIMEOUT if timeout is None else timeout)
+            self.loop.stopping = True
+            self.liveness.mark_stopping()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it has been asked to stop."""
+        return self.loop.stopping
+
+    def _fail(self) -> None:
+        """Stop because too many handlers hang, so that another process can replace this one."""
+        self.failed = True
+        self.stop()
+
+    def _schema_differs(self, error: Error) -> None:
+        """Stop because a table or a column is missing. What is in flight is settled if that is over in time."""
+        if not self.failed:
+            meaning = "a table or a column is missing: run `python manage.py migrate sqlqueue`; the process stops"
+            logger.error(logfmt("tables_missing", subscriber=self.name, error=error, meaning=meaning))
+            self._fail()
+
+    def run_once(self) -> float:
+        """Run one iteration of the loop; return for how many seconds this thread may sleep."""
+        return self.loop.run_once()
+
+    def renew_leases(self) -> None:
+        """Renew the heartbeat and the leases when it is time. Without background tasks, the caller does so between two
+        iterations."""
+        self.liveness.mark_iteration()
+        if self.clock() >= self._renew_at:
+            self._lease_renewer.run_once()
+            self._renew_at = self.clock() + settings.HEARTBEAT_INTERVAL
+
+    def _shown(self) -> Shown:
+        """Return what the process does now, for its heartbeat. From any thread."""
+        now = self.clock()
+        runs_for = self.in_flight.runs_for(now)
+        work = {each.group_topic: Work(runs_for.get(each), now - each.progressed_at) for each in self.subscriptions}
+        activity = f"{self.dispatcher.outstanding} in flight of {len(self.ownership.leases())} partitions"
+        address = "" if self._listener is None else self._listener.address
+        return Shown(address, activity, self.reader.log_end.horizon.value, self.failing(), work)
+
+    def failing(self) -> str:
+        """Return what fails again and again for an error of the database, with the last one: background tasks, the
+        loop, the transactions of atomic handlers. "" for nothing."""
+        tasks = [*self._background_tasks, *filter(None, [self._named_server])]
+        transactions = filter(None, [each.executor.transaction for each in self.subscriptions])
+        troubles = [self.settler.trouble, *(each.trouble for each in transactions)]
+        told = [*(each.failing for each in troubles), *(task.failing for task in tasks)]
+        return "; ".join(filter(None, told))
+
+    def run(
+        self,
+        drain: bool = False,
+        alive: Callable[[], bool] = lambda: True,
+        started: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Run until `stop`; with `drain`, until everything due has been settled; or until `alive` returns False.
+
+        Waits for a database that is unreachable. Every exit but a second signal releases the leases.
+        """
+        process = forks.generation
+        with forks.hosting(), lock_timeouts.limited(self.log):
+            ask_at = 0.0
+            self.start()
+            try:
+                started()
+                while not self.stopping and alive():
+                    pause = self.loop.run_once_guarded()
+                    if drain and self.idle:
+                        if self.clock() >= ask_at:
+                            if not self.anything_due():
+                                break
+                            ask_at = self.clock() + DRAIN_CHECK
+                        pause = min(pause, DRAIN_CHECK)
+                    if pause > 0:
+                        self._awake.wait(pause)
+                    self._awake.clear()
+                    if pause >= CONNECTIONS_LAST and retries.close_lost_connections():
+                        self.ownership.server.doubtful = True
+            finally:
+                forks.leave_if_forked(process)
+                self.close()
+
+    @property
+    def settled(self) -> int:
+        """How many deliveries were settled so far."""
+        return self.settler.settled
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is in flight, and nothing that was read could be dispatched now."""
+        if self.dispatcher.outstanding or self.dispatcher.reported or not self._registration.complete:
+            return False
+        if self.reader.log_end.unprobed:
+            return False  # positions would stay behind, too
+        if self._batches is not None and not self._batches.idle:
+            return False  # a callback may be about to be published
+        now = self.clock()
+        if self._counting(now):
+            return False
+        active = (subscription for subscription in self.subscriptions if not subscription.resting)
+        return all(
+            assigned.settled_up and ((due := assigned.delays.next_due()) is None or due > now)
+            for subscription in active
+            for assigned in subscription.assigned.values()
+        )
+
+    def _counting(self, now: float) -> bool:
+        """Tell whether the horizon is about to let members of batches be counted. Not for long: it may be held back,
+        and then the next owner counts them."""
+        partitions = self.ownership.assigned_partitions()
+        if not any(assigned.uncounted for assigned in partitions):
+            self._counting_since = None
+            return False
+        self._counting_since = now if self._counting_since is None else self._counting_since
+        return now - self._counting_since < COUNTING_LASTS
+
+    def anything_due(self) -> bool:
+        """Return whether the tables hold anything that is due for any group that does not rest."""
+        try:
+            return self._anything_due()
+        except (ServerChanged, SessionReplaced):
+            return True  # the loop will look at the server
+        except Error as error:
+            if retries.classify(error) in retries.FOR_GOOD:
+                raise
+            self.settler.failed(error)
+            retries.drop_connection(self.log)
+            return True
+
+    def _anything_due(self) -> bool:
+        # The schedule is read before the log, because a message may move from the schedule to the log in between.
+        active = [subscription for subscription in self.subscriptions if not subscription.resting]
+        return anything_scheduled(self.log, {subscription.consumer.topic for subscription in active}) or any(
+            self.reader.unread(list(subscription.assigned.values()))
+            or anything_due(
+                self.log,
+                *subscription.group_topic,
+                subscription.consumer.options.ordering,
+                set(subscription.assigned),
+            )
+            for subscription in active
+        )
+
+    def close(self) -> None:
+        """Stop gracefully: wait for running handlers, settle, release the rest and the leases, delete the heartbeat."""
+        self.stop()
+        try:
+            self._wind_down()
+            self.dispatcher.apply_reports(self.clock())
+            held = {each: each.holding for each in self.subscriptions if each.holding}
+            self.settler.release(held, self.clock())
+        finally:
+            self._stop_listening()
+            if self._listener is not None:
+                self._listener.close()
+            for task in self._background_tasks:
+                task.stop()
+            if self._named_server is not None:
+                self._named_server.stop()
+            self.dispatcher.pool.close()
+        if any(subscription.limiter is not None for subscription in self.subscriptions):
+            retries.patiently(self.log, limit_shares.leave, self.log, self.name, give_up=self._out_of_time)
+        retries.patiently(self.log, heartbeat.leave, self.log, self.name, give_up=self._out_of_time)
+        announce(subscriber_stopped, Subscriber, subscriber=self.name)
+        if self._with_background_tasks:
+            connections.close_all()
+
+    def _give_up(self) -> bool:
+        """Return whether to stop waiting for an unreachable database. A loop that waits for it counts as alive."""
+        self.liveness.mark_iteration()
+        return self.stopping and self._out_of_time()
+
+    def _out_of_time(self) -> bool:
+        return self.clock() >= self._stop_deadline
+
+    def _wind_down(self) -> None:
+        self.in_flight.release_where(lambda execution, subscription: True)
+        while self.dispatcher.outstanding and not self._out_of_time():
+            self.loop.run_once_guarded()
+            self._awake.wait(0.2 if self.settler.trouble.failures else 0.02)
+            self._awake.clear()

@@ -1,0 +1,211 @@
+"""Pools, which run executions: in threads, on an event loop, or in the calling thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from django.db import connections
+
+from sqlqueue.consumers.handlers.connections import CONNECTIONS_LAST, close_stale_connections
+from sqlqueue.consumers.handlers.event_loop import Blame, EventLoop
+from sqlqueue.consumers.handlers.executor import HandlerExecutor
+from sqlqueue.consumers.handlers.runs import Report
+from sqlqueue.core import forks
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.settle_plan import Execution
+
+logger = logging.getLogger("sqlqueue")
+
+Submission = tuple[HandlerExecutor, Execution]
+Submissions = SimpleQueue["Submission | None"]
+
+
+class Pool:
+    """What the dispatcher needs of a pool. This base class has no handler that hangs."""
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether so many handlers hang that no thread is left for others."""
+        return False
+
+    @property
+    def taken(self) -> bool:
+        """Whether every thread runs something, but for those that are reserved."""
+        return False
+
+    @property
+    def ending_reserved(self) -> int:
+        """How many reserved threads that were ended still run a handler."""
+        return 0
+
+    def submit(self, executor: HandlerExecutor, execution: Execution, reserved: bool = False) -> None:
+        """Run an execution soon; reserved: in a thread that runs only this executor's."""
+        raise NotImplementedError
+
+    def end_reserved(self, executor: HandlerExecutor) -> None:
+        """End the thread that runs only this executor's executions, once they have ended."""
+
+    def look(self, now: float) -> None:
+        """Find an event loop that is blocked, and replace it."""
+
+    def blame(self, execution: Execution, now: float) -> Blame:
+        """Return what made an execution overrun."""
+        return Blame.OWN
+
+    def abandon(self, execution: Execution) -> None:
+        """Replace the thread of an execution whose handler has overrun: it may never return."""
+
+    def close(self) -> None:
+        """Take no more executions, and end idle threads."""
+
+
+class ThreadPool(Pool):
+    """Threads for sync handlers, and one event loop for async ones. Threads and loops that a handler blocks are
+    replaced, up to a limit; `exhausted` tells when that is reached."""
+
+    def __init__(self, threads: int, report: Report, ended: Callable[[Execution], None], name: str = "sqlqueue"):
+        self._report, self._ended, self._name = report, ended, name
+        self._submissions: Submissions = SimpleQueue()
+        self._reserved: dict[HandlerExecutor, Submissions] = {}
+        self._ending_reserved = 0
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._running: dict[Execution, Submissions] = {}  # and where it came from
+        self._abandoned: set[Execution] = set()
+        self._most_abandoned = max(16, 4 * threads)
+        self._serial = 0
+        self._loop: EventLoop | None = None
+        self._retired: list[EventLoop] = []
+        for _ in range(threads):
+            self._start_thread(self._submissions)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether so many handlers hang that no more threads and loops are started in their place."""
+        return len(self._abandoned) + len(self._retired) >= self._most_abandoned
+
+    @property
+    def taken(self) -> bool:
+        """Whether no thread is idle, or about to be, but for those that are reserved."""
+        with self._lock:
+            hanging = self._abandoned
+            busy = sum(of is self._submissions and each not in hanging for each, of in self._running.items())
+        return busy >= self._threads or not self._submissions.empty()
+
+    @property
+    def ending_reserved(self) -> int:
+        """How many reserved threads that were ended still run a handler."""
+        return self._ending_reserved
+
+    def _start_thread(self, submissions: Submissions) -> None:
+        self._serial += 1
+        name = f"{self._name}-handler-{self._serial}"
+        threading.Thread(target=self._work, args=(submissions,), name=name, daemon=True).start()
+
+    def submit(self, executor: HandlerExecutor, execution: Execution, reserved: bool = False) -> None:
+        """Queue an execution for the next free thread, or its reserved one, or start it on the event loop."""
+        if executor.consumer.is_async:
+            if self._loop is None:
+                self._serial += 1
+                self._loop = EventLoop(self._report, self._ended, f"{self._name}-loop-{self._serial}")
+            self._loop.submit(executor, execution)
+        elif reserved:
+            if executor not in self._reserved:
+                self._reserved[executor] = SimpleQueue()
+                self._start_thread(self._reserved[executor])
+            self._reserved[executor].put((executor, execution))
+        else:
+            self._submissions.put((executor, execution))
+
+    def end_reserved(self, executor: HandlerExecutor) -> None:
+        """End the reserved thread once it is idle."""
+        if (submissions := self._reserved.pop(executor, None)) is not None:
+            with self._lock:
+                self._ending_reserved += 1
+            submissions.put(None)
+
+    def _work(self, submissions: Submissions) -> None:
+        process = forks.generation
+        try:
+            while (submission := _next(submissions)) is not None:
+                executor, execution = submission
+                with self._lock:
+                    self._running[execution] = submissions
+                try:
+                    executor.run(execution, self._report)
+                except BaseException as error:
+                    forks.leave_if_forked(process)
+                    logger.error(logfmt("execution_failed", error=error), exc_info=error)
+                forks.leave_if_forked(process)
+                self._ended(execution)
+                with self._lock:
+                    del self._running[execution]
+                    if execution in self._abandoned:
+                        self._abandoned.discard(execution)
+                        return  # another thread has replaced this one
+            if submissions is not self._submissions:
+                with self._lock:
+                    self._ending_reserved -= 1
+        finally:
+            connections.close_all()
+
+    def look(self, now: float) -> None:
+        """Replace the event loop if it is blocked. A retired loop that runs again is closed once its handlers have
+        ended."""
+        if self._loop is not None and not self._loop.look(now):
+            self._retire(self._loop, now)
+        for loop in list(self._retired):
+            loop.look(now)
+            if loop.over:
+                self._retired.remove(loop)
+                loop.close()
+
+    def _retire(self, loop: EventLoop, now: float, in_a_call: bool = False) -> None:
+        self._loop = None
+        self._retired.append(loop)
+        loop.retire(now, in_a_call)
+
+    def _loop_of(self, execution: Execution) -> EventLoop | None:
+        loops = self._retired if self._loop is None else [self._loop, *self._retired]
+        return next((loop for loop in loops if execution in loop.executions), None)
+
+    def blame(self, execution: Execution, now: float) -> Blame:
+        """Return what made an execution overrun: on an event loop, another handler may have."""
+        loop = self._loop_of(execution)
+        return Blame.OWN if loop is None else loop.blame(execution, now)
+
+    def abandon(self, execution: Execution) -> None:
+        """Start a thread in place of the one whose handler hangs; cancel an execution on an event loop."""
+        loop = self._loop_of(execution)
+        if loop is not None:
+            if loop is self._loop and loop.holds_its_thread(execution):
+                self._retire(loop, time.monotonic(), in_a_call=True)
+            loop.cancel(execution)
+            return
+        with self._lock:
+            if execution not in self._running or execution in self._abandoned or self.exhausted:
+                return  # it has just returned, was replaced already, or too many hang
+            self._abandoned.add(execution)
+            self._start_thread(self._running[execution])
+
+    def close(self) -> None:
+        """End the idle threads and the loop; those that a handler blocks end with it, or with the process."""
+        for _ in range(self._threads + len(self._abandoned)):
+            self._submissions.put(None)
+        for executor in list(self._reserved):
+            self.end_reserved(executor)
+        for loop in self._retired if self._loop is None else [self._loop, *self._retired]:
+            loop.close()
+
+
+def _next(submissions: Submissions) -> Submission | None:
+    """Wait for a submission; a thread that has been idle for a while closes stale connections first."""
+    try:
+        return submissions.get(timeout=CONNECTIONS_LAST)
+    except Empty:
+        close_stale_connections()
+        return submissions.get()
