@@ -10,6 +10,7 @@ from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import ADDITION, DELETION
 from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 from django.utils.functional import Promise
@@ -199,6 +200,10 @@ class DeadLetterAdmin(OperatedAdmin):
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Tell whether the user may view messages."""
         return may(request, "view_message")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return the dead letters among the messages, without bytes."""
+        return super().get_queryset(request).exclude(failed_group="").defer("body")
 
     def get_urls(self) -> list[URLPattern]:
         """Add the list of dead letters: ?topic=, and if wanted &group= and &fingerprint=."""

@@ -256,6 +256,7 @@ def test_a_selection_is_discarded(admin_client: Client, stage: Stage) -> None:
     # The log is not a dead-letter topic: a message that is no dead letter cannot be discarded.
     answer = admin_client.post(action_url("discard"), {**wanted, "_selected_action": stage.good}, follow=True)
     assert "None of the chosen rows" in answer.content.decode()
+    assert admin_client.post(operation("deadletter", "discard", stage.good[0]), wanted).status_code == 404
     assert Message.objects.filter(offset__in=stage.good).count() == len(stage.good)
 
 
