@@ -32,7 +32,15 @@ from sqlqueue.stats.replayed import copy_of, original_of
 from sqlqueue.stats.search import messages_at
 
 MOST_SHOWN = 100_000  # characters of a payload
-LISTED = ("offset", "topic", "partition", "priority", "partition_key", "message_id", "target_group", "created_at")
+LISTED = (
+    "offset",
+    "topic",
+    "partition",
+    "partition_key",
+    "message_id",
+    "failed_group",
+    "fingerprint",
+)  # on an operation's page
 MOST_RECEIPTS = 100  # on the page of a message
 # Sections that the admin of other apps adds to it: each returns markup for a message of these offsets (its own, and
 # that of the message of which it is a dead letter), "" for none.
