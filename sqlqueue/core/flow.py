@@ -72,26 +72,20 @@ class Flow:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the options that are given, as JSON has them."""
-        active, rate = self.active and self.active.text, self.rate and self.rate.text
-        budget = self.budget and self.budget.text
-        limits = {"rate_limit": rate, "concurrency_limit": self.concurrency, "retry_budget": budget}
-        of_key = {
-            "rate_limit_per_key": self.rate_per_key and self.rate_per_key.text,
-            "concurrency_limit_per_key": self.concurrency_per_key,
-        }
-        values = {"active": active, **limits, **of_key}
-        return {name: value for name, value in values.items() if value is not None}
+        given = {option: getattr(self, name) for option, name in OPTIONS.items()}
+        return {option: getattr(one, "text", one) for option, one in given.items() if one is not None}
 
 
 NO_FLOW = Flow()
-OPTIONS = (
-    "active",
-    "rate_limit",
-    "rate_limit_per_key",
-    "concurrency_limit",
-    "concurrency_limit_per_key",
-    "retry_budget",
-)
+# The options as a user gives them, and the fields of a flow.
+OPTIONS: Final = {
+    "active": "active",
+    "rate_limit": "rate",
+    "rate_limit_per_key": "rate_per_key",
+    "concurrency_limit": "concurrency",
+    "concurrency_limit_per_key": "concurrency_per_key",
+    "retry_budget": "budget",
+}
 
 
 def checked_flow(values: Mapping[str, Any], problems: list[str]) -> Flow:
