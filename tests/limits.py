@@ -159,6 +159,8 @@ OVER: dict[str, str] = {
     "stats.search:MOST_KEYS": "tests/management/test_queuestatus.py::test_of_an_id_of_too_many_keys_some_are_named",
     "log.notifier:FEW": "tests/log/test_notifier.py::test_those_that_have_the_messages_partitions_are_woken",
     "log.notifier:MOST_ROWS": "tests/log/test_notifier.py::test_all_are_when_messages_are_many_or_something_else_is_to_be_seen",
+    "log.wake_ups:FEW": "tests/log/test_notifier.py::test_those_that_have_the_messages_partitions_are_woken",
+    "log.wake_ups:MOST_ROWS": "tests/log/test_notifier.py::test_all_are_when_messages_are_many_or_something_else_is_to_be_seen",
     "log.fence:AT_ONCE": "tests/log/test_fence.py::test_each_is_told_apart_whatever_goes_with_one_statement",
     "log.notifier:MOST_ADDRESSES": "tests/consumers/test_over_limits.py::test_a_consumer_beyond_those_that_are_rung_hears_of_news_by_itself",
     "log.leftovers:BATCH": "tests/log/test_collect.py::test_those_whose_time_is_over_go_in_bounded_batches_and_are_counted",

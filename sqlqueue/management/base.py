@@ -8,7 +8,7 @@ import select
 import sys
 import time
 from argparse import SUPPRESS, ArgumentParser
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Any
@@ -70,6 +70,7 @@ class QueueCommand(BaseCommand):
     every_database: Collection[str] = ()
     home_database: Collection[str] = ()
     on_several = False  # whether it is done on one database after another: one with nothing to do is no error then
+    json = False  # whether it prints JSON, and nothing else on standard output
     _replica: Log | None = None
 
     @property
@@ -103,6 +104,7 @@ class QueueCommand(BaseCommand):
         """Run the command and turn errors into exit codes. A closed pipe (`| head`) is not an error."""
         try:
             refuse_broken_texts(options)
+            self.json = bool(options.get("json"))
             with translation.override(None):  # commands speak English, as their scripts expect
                 result = self._on_databases(*args, **options)
             self.stdout.flush()
@@ -151,11 +153,34 @@ class QueueCommand(BaseCommand):
             raise CommandError("not every database has answered", returncode=UNREACHABLE)
         return None
 
-    # -- arguments of several commands --------------------------------------------------------------------------------
+    # -- operations and questions -------------------------------------------------------------------------------------
 
-    def add_operations(self, parser: ArgumentParser) -> Any:
-        """Return the subparsers to add operations to. The option `operation` holds the name of the chosen one."""
+    def operations(self, parser: ArgumentParser) -> Any:
+        """Return the subparsers to add operations to, by `operation`."""
         return parser.add_subparsers(dest="operation", required=True, parser_class=OperationParser)
+
+    def operation(
+        self,
+        subparsers: Any,
+        name: str,
+        act: Callable[[dict[str, Any]], None],
+        text: str,
+        json: bool = False,
+        caution: bool = False,
+    ) -> ArgumentParser:
+        """Add an operation that `act` carries out, and return its parser. text: its help; json, caution:
+        whether it has the options --json, and --dry-run and --no-input."""
+        parser: ArgumentParser = subparsers.add_parser(name, help=text)
+        parser.set_defaults(act=act)
+        if json:
+            self.add_json(parser)
+        if caution:
+            self.add_caution(parser)
+        return parser
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Carry out the chosen operation."""
+        options["act"](options)
 
     def add_json(self, parser: ArgumentParser) -> None:
         """Add the option --json."""
@@ -166,10 +191,35 @@ class QueueCommand(BaseCommand):
         parser.add_argument("--dry-run", action="store_true", help="count, say what would be done, and do nothing")
         parser.add_argument("--no-input", "--noinput", action="store_true", help="do it without asking")
 
-    def confirm(self, question: str, options: dict[str, Any]) -> None:
-        """Ask the operator, unless --no-input is given. Raise CommandError (exit code 3) if the answer is not yes."""
-        if options["no_input"]:
-            return
+    def proceed(
+        self, options: dict[str, Any], question: str, nothing: str = "", preview: Mapping[str, Any] | None = None
+    ) -> bool:
+        """Tell whether to do what was previewed: ask the operator, unless --no-input is given.
+
+        nothing: what is said if there is nothing to do; preview: what --json prints, with `done`. Raises CommandError
+        (exit code 3) if the answer is not yes, and if --json would need a question.
+        """
+        if self.json:
+            if not (options["no_input"] or options["dry_run"]):
+                raise CommandError("--json needs --no-input or --dry-run: it asks no questions")
+            if nothing or options["dry_run"]:
+                self.as_json({**(preview or {}), "done": False})
+                return False
+        elif nothing or options["dry_run"]:
+            self.say(nothing or "Nothing was done.")
+            return False
+        if question and not options["no_input"]:
+            self._ask(question)
+        return True
+
+    def done(self, text: str, **result: Any) -> None:
+        """Say that it is done; with --json print the result, with `done`."""
+        if self.json:
+            self.as_json({**result, "done": True})
+        else:
+            self.say(text, done=True)
+
+    def _ask(self, question: str) -> None:
         try:
             answer = input(f"{printable(question)} [y/N] ")
         except EOFError:
@@ -181,10 +231,12 @@ class QueueCommand(BaseCommand):
     # -- printing -----------------------------------------------------------------------------------------------------
 
     def say(self, text: str = "", done: bool = False) -> None:
-        """Print a line; done: in the colour of success.
+        """Print a line, unless JSON is printed; done: in the colour of success.
 
         Control characters and line ends are escaped, since the text may come from a message.
         """
+        if self.json:
+            return
         text = printable(text)
         self.stdout.write(self.style.SUCCESS(text) if done else text)
 
@@ -205,7 +257,9 @@ class QueueCommand(BaseCommand):
             self.say_lines(indented_or_compact(value, default=_plain))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Print rows under their columns' names."""
+        """Print rows under their columns' names, unless JSON is printed."""
+        if self.json:
+            return
         self.stdout.write(terminal.table(columns, [[printable(str(cell)) for cell in row] for row in rows]))
 
     def progress(self, what: str, total: int | None = None) -> terminal.Progress:

@@ -9,11 +9,13 @@ from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, make_aware
 
 from sqlqueue.core.bounds import CENTURY
+from sqlqueue.core.epochs import numbers_of
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.database import clock
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.log import layouts
 from sqlqueue.log.groups import EARLIEST, LATEST
 from sqlqueue.log.seek import offset_before, within_calendar
 from sqlqueue.management.arguments import HIGHEST_OFFSET, UNITS
@@ -79,3 +81,15 @@ def known_groups(log: Log, topic: str, wanted: list[str]) -> list[str]:
             hint = did_you_mean(name, names) if names else " It has none."
             raise ConfigurationError(f"group {name!r} is not registered in topic {topic!r}.{hint}")
     return sorted(set(wanted)) or names
+
+
+def checked_partition(log: Log, topic: Topic, partition: int | None) -> int | None:
+    """Return the partition, by its number in the log; None stays None. Raises ConfigurationError if no epoch of the
+    topic has it."""
+    if partition is None:
+        return None
+    epochs = layouts.epochs(log, topic.name)
+    if partition not in numbers_of(epochs):
+        ranges = ", ".join(f"{epoch.numbers[0]} to {epoch.numbers[-1]}" for epoch in epochs)
+        raise ConfigurationError(f"topic {topic.name!r} has the partitions {ranges}, not {partition}")
+    return partition

@@ -68,7 +68,8 @@ def alter(command: QueueCommand, topic: str, options: dict[str, Any]) -> None:
     if mine:
         command.say("It was begun before, and is carried on.")
     else:
-        command.confirm(f"Change topic {topic!r} to {partitions} partitions?", options)
+        if not command.proceed(options, f"Change topic {topic!r} to {partitions} partitions?"):
+            return
         repartition.begin(log, topic, partitions)
     carry_on(command)
     command.say(

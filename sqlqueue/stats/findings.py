@@ -76,7 +76,7 @@ def command_line(words: Iterable[str], database: str) -> str:
 
 GROUPS, SCHEDULED = "groups", "scheduled messages"
 RUN_GROUP = "runconsumers --topic {topic} --group {group}"
-RETRY_NOW = "queuereschedule order {topic} {group} --which failing"
+RETRY_NOW = "queuereschedule {topic} {group} --which failing"
 REPLAY = "queuedlq replay {topic} --group {group} --trial"
 
 UNWRITABLE = Kind("unwritable", ERROR, _("No writes"), "writes", WHOLE_QUEUE)

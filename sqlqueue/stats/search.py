@@ -13,12 +13,11 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.log import Log
 from sqlqueue.database.validation import TopicInfo
 from sqlqueue.log import layouts
-from sqlqueue.models import Message, Result, ScheduledMessage, Topic
+from sqlqueue.models import Message, Topic
 
 PARTITIONS_AT_ONCE = 250
 SCANNED_AT_ONCE = 5_000  # messages of a step
 STEPS = 4  # of one search
-MOST_KEYS = 20  # of one id
 HIGHEST = 2**63 - 1
 
 # The newest of a range in one partition and priority. Index: (topic, partition, priority, offset), and nothing else.
@@ -64,19 +63,6 @@ def by_id(log: Log, topic: TopicInfo, id: str, most: int, key: str | None = None
     rows = Message.objects.using(log.alias)
     found = rows.of_any_key(topic.name, id, most) if key is None else rows.of_id(topic.name, id, key).only("offset")
     return sorted((message.offset for message in found), reverse=True)
-
-
-def keys_of(log: Log, topic: str, id: str) -> set[str]:
-    """Return the keys under which the log, the schedule and kept results have an id, at most MOST_KEYS of each. Three
-    statements, by the unique indexes of the ids."""
-    found = {message.partition_key for message in Message.objects.using(log.alias).of_any_key(topic, id, MOST_KEYS)}
-    kept = Result.objects.using(log.alias).filter(topic=topic, message_id=id)
-    found.update(kept.values_list("partition_key", flat=True).distinct()[:MOST_KEYS])
-    # In the order of the unique index, and by a range, or PostgreSQL might read all of the topic by the index of keys.
-    waiting = ScheduledMessage.objects.using(log.alias).filter(topic=topic, message_id__range=(id, id))
-    waiting = waiting.order_by("topic", "message_id", "partition_key")
-    found.update(waiting.values_list("partition_key", flat=True)[:MOST_KEYS])
-    return found
 
 
 def by_key(log: Log, topic: TopicInfo, key: str, most: int, low: int = 0, high: int = HIGHEST) -> KeySearch:

@@ -104,7 +104,6 @@ def looked_up_without_keys() -> dict[str, tuple]:
     topic, recorder = search.topic_of(LOG, "mails"), Recorder()
     assert topic is not None
     with connection.execute_wrapper(recorder):
-        assert search.keys_of(LOG, "mails", "mails1") == {"k1"}
         assert len(search.by_id(LOG, topic, "mails1", 10)) == 1
     return dict(recorder.statements.values())
 
@@ -187,7 +186,7 @@ def test_more_ids_than_one_statement_looks_up_are_all_found(settings: object) ->
 
 
 def test_the_keys_of_an_id_are_looked_up_by_its_unique_index(statistics: None) -> None:
-    """queuestatus --id without --key, and the same search in the admin."""
+    """The search in the admin."""
     for id in ("mails1", "later1", "kept1"):
         said = run("queuestatus", "--topic", "mails", "--id", id)
         assert (said.code, "k1" in said.out) == (0, True), said

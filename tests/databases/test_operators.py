@@ -88,7 +88,7 @@ def test_dead_letters_stay_on_their_database_and_are_replayed_there(handler: lis
 def test_commands_name_the_database(handler: list[Any]) -> None:
     publish_both()
     drain()
-    for shown in (command("queuestatus"), command("queuedlq", "list"), command("queuegroup", "list")):
+    for shown in (command("queuestatus"), command("queuedlq", "list")):
         assert shown.index(f"database {A}\n") < shown.index(f"database {B}\n")
         assert shown.count(" t ") + shown.count("t  ") >= 2
     assert f"database {A}" not in command("queuestatus", "--database", B)

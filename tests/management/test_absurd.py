@@ -27,7 +27,7 @@ CASES = (
     "queuedlq list --topic=? --group=?",
     "queuedlq replay t --no-input --group=? --fingerprint=?",
     "queuedlq discard ? --no-input",
-    "queuegroup list --topic=?",
+    "queuemessage ? --id=?",
     "queuegroup skip t --group=g --no-input --to=?",
     "queuegroup remove t ? --no-input",
     "queuegroup rewind t --dry-run --all-groups --from=?",

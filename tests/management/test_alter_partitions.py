@@ -55,7 +55,7 @@ def test_it_says_what_it_does() -> None:
     assert "has 6 partitions" in done.out, done
     assert [one.partitions for one in epochs(LOG, TOPIC)] == [4, 6]
     assert "has 6 partitions already" in run(*ALTER, "6").err
-    assert run("queuetopic", "list").out.split(TOPIC)[1].split()[0] == "6"
+    assert run("queuestatus").out.split(TOPIC)[1].split()[0] == "6"
 
 
 @GATED

@@ -77,15 +77,15 @@ class TestPurge:
 
 class TestReschedule:
     def test_is_ordered_and_waited_for(self, shop: Consuming) -> None:
-        dry = run("queuereschedule", "order", "orders", "mail", "--dry-run", "--error", "CLOSED")
-        assert "3 deliveries would be rescheduled. Nothing was done." in dry.out
-        assert run("queuereschedule", "order", "orders", "mail").code == 3
-        done = run("queuereschedule", "order", "orders", "mail", "--wait", "--no-input", "--attempts", "0")
+        dry = run("queuereschedule", "orders", "mail", "--dry-run", "--error", "CLOSED")
+        assert "3 deliveries of group 'mail' wait.\nNothing was done." in dry.out
+        assert run("queuereschedule", "orders", "mail").code == 3
+        done = run("queuereschedule", "orders", "mail", "--wait", "--no-input", "--attempts", "0")
         assert "Done: 3 were rescheduled." in done.out
         assert DeliveryState.objects.due().count() == 3
-        listed = json.loads(run("queuereschedule", "orders", "--json").out)
+        listed = json.loads(run("queuerequests", "list", "--json").out)
         assert [(one["state"], one["done"]) for one in listed] == [(DONE, 3)]
-        assert "mail" in run("queuereschedule", "orders").out
+        assert "mail" in run("queuerequests", "list").out
 
     def test_some_of_them(self, shop: Consuming) -> None:
         eighth = str(Message.objects.get(payload=8).offset)
@@ -97,21 +97,21 @@ class TestReschedule:
             (["--key", "a"], 3),
             (["--key", "A"], 0),
         ):
-            dry = run("queuereschedule", "order", "orders", "mail", "--dry-run", *options)
-            assert dry.out.startswith(f"{count} deliveries would"), options
-        refused = run("queuereschedule", "order", "orders", "mail", "--which", "postponed", "--no-input")
+            dry = run("queuereschedule", "orders", "mail", "--dry-run", *options)
+            assert dry.out.startswith(f"{count} deliveries of group"), options
+        refused = run("queuereschedule", "orders", "mail", "--which", "postponed", "--no-input")
         assert (refused.code, "nothing to do" in refused.err) == (1, True)
 
     def test_is_cancelled(self, shop: Consuming) -> None:
         made = request_rescheduling(LOG, WaitingDeliveries("orders", "mail"), rate=1)
-        assert f"Rescheduling {made.pk} is {CANCELLED}." in run("queuereschedule", "cancel", str(made.pk)).out
-        assert "nothing to do" in run("queuereschedule", "cancel", str(made.pk)).out
-        assert run("queuereschedule", "cancel", str(made.pk + 1)).code == 1
+        assert f"Request {made.pk} is {CANCELLED}." in run("queuerequests", "cancel", str(made.pk)).out
+        assert "nothing to do" in run("queuerequests", "cancel", str(made.pk)).out
+        assert run("queuerequests", "cancel", str(made.pk + 1)).code == 1
         assert Request.objects.get().state == CANCELLED
 
     def test_what_makes_no_sense_is_refused(self, shop: Consuming) -> None:
-        assert "Did you mean 'mail'?" in run("queuereschedule", "order", "orders", "mial", "--no-input").err
+        assert "Did you mean 'mail'?" in run("queuereschedule", "orders", "mial", "--no-input").err
         for option, value in (("--rate", "0"), ("--delay", "-1"), ("--attempts", "x")):
-            refused = run("queuereschedule", "order", "orders", "mail", option, value)
+            refused = run("queuereschedule", "orders", "mail", option, value)
             assert f"argument {option}: '{value}' is no" in refused.err
-        assert "There are no reschedulings." in run("queuereschedule", "orders").out
+        assert "There are no requests." in run("queuerequests", "list").out

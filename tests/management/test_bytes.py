@@ -64,9 +64,9 @@ def test_a_dead_letter_of_bytes_is_shown_by_type_and_size(consuming: Consuming) 
     drain()
     first, last = Message.objects.dead_letters().order_by("offset")
     of_bytes = first if first.body is not None else last
-    told = json.loads(run("queuedlq", "show", of_bytes.offset, "--json").out)
+    told = json.loads(run("queuemessage", "files", "--offset", of_bytes.offset, "--json").out)
     assert told["payload"] == {"bytes": 256, "content_type": "a/b"}
-    assert '"bytes": 256' in run("queuedlq", "show", of_bytes.offset).out
+    assert '"bytes": 256' in run("queuemessage", "files", "--offset", of_bytes.offset).out
     assert "expired" in run("queuedlq", "list").out
 
 

@@ -27,12 +27,11 @@ def commands() -> list[tuple[object, ...]]:
         ("queuetail", topic, "--from", "earliest", "--limit", 100),
         ("queuetail", topic, "--no-follow", "--from", timezone.now().isoformat()),
         ("queuegroup", "rewind", topic, "--group", group, "--from", "earliest", "--dry-run"),
-        ("queuegroup", "list"),
         ("queuegroup", "remove", topic, group, "--dry-run"),
         ("queuedlq", "list"),
-        ("queuedlq", "show", message.offset),
+        ("queuemessage", topic, "--offset", message.offset),
         ("queuedlq", "replay", topic, "--group", group, "--dry-run"),
-        ("queuedlq", "orders"),
+        ("queuerequests", "list"),
     ]
 
 

@@ -18,15 +18,15 @@ pytestmark = pytest.mark.once
         ("queuepause", "orders"),
         ("queueresume", "orders"),
         ("queuedlq", "list"),
-        ("queuegroup", "list"),
+        ("queuemessage", "orders", "--id", "1"),
         ("queuegroup", "rewind", "orders", "--all-groups", "--from", "earliest"),
         ("queueschedules", "list"),
         ("queueschedules", "run", "nightly"),
         ("queuepurge", "orders", "--no-input"),
         ("queuerecover", "--no-input"),
-        ("queuetopic", "list"),
+        ("queuerequests", "list"),
         ("queuetopic", "create", "orders"),
-        ("queuereschedule", "orders"),
+        ("queuereschedule", "orders", "mail"),
         ("runconsumers", "--check"),
         ("runconsumers", "--drain"),
     ],
@@ -43,6 +43,6 @@ def test_before_the_tables_are_there_a_command_says_how_to_make_them(
 
 def test_djangos_common_options_may_stand_behind_an_operation(manage: ManageCommands) -> None:
     common = ("--verbosity", "0", "--no-color", "--skip-checks", "--settings", "tests.settings", "--pythonpath", ".")
-    for words in (("queuedlq", "list"), ("queuegroup", "list")):
+    for words in (("queuedlq", "list"), ("queueschedules", "list")):
         command = manage(*words, *common)
         assert command.wait() == 0, command.output

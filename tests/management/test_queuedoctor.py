@@ -31,7 +31,6 @@ from tests.processes import ManageCommands
 COMMANDS = (
     ("queuestatus",),
     ("queuestatus", "--json"),
-    ("queuegroup", "list"),
     ("queuedoctor",),
     ("queuedoctor", "--json"),
     ("queuetail", "orders", "--from", "earliest", "--no-follow"),

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from sqlqueue import NewMessage, publish_many
 from sqlqueue.log.groups import register
-from sqlqueue.management import moves
+from sqlqueue.management.commands import queuegroup
 from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Topic
 from sqlqueue.operations.move import move
 from sqlqueue.stats.survey import survey
@@ -164,7 +164,7 @@ class TestSkip:
             consuming.drain()
             return move(*args, **options)
 
-        monkeypatch.setattr(moves, "move", move_later)
+        monkeypatch.setattr(queuegroup, "move", move_later)
         refused = run("queuegroup", "skip", "orders", "--group", "late", "--to", read[5], "--no-input")
         consuming.drain()
         assert sorted(seen) == read
@@ -172,13 +172,6 @@ class TestSkip:
 
 
 class TestGroup:
-    def test_the_list(self, read: list[int]) -> None:
-        said = run("queuegroup", "list")
-        assert said.code == 0
-        told = json.loads(run("queuegroup", "list", "--topic", "orders", "--json").out)
-        assert {group["group"]: group["lag"] for group in told} == {"late": 10, "mail": 0}
-        assert run("queuegroup", "list", "--topic", "other").code == 1
-
     def test_a_group_is_removed(self, read: list[int]) -> None:
         words = ("remove", "orders", "late")
         said = run("queuegroup", *words, "--dry-run")

@@ -2,21 +2,21 @@
 
 import json
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.test import Client
 
-from sqlqueue import Delivery, NewMessage, Retry, publish, publish_many
+from sqlqueue import Delivery, Retry, publish
 from sqlqueue.log.groups import register
 from sqlqueue.log.topic_options import override
-from sqlqueue.models import Message
 from sqlqueue.operations.pause import pause
-from sqlqueue.stats.search import MOST_KEYS
 from tests.consuming import QUICK, Consuming
 from tests.factories import ActivityFactory
 from tests.logs import LOG
 from tests.management.running import run
-from tests.processes import ManageCommands, database_url, wait_until
+from tests.processes import ManageCommands, database_url
 
 
 def test_an_empty_queue(consuming: Consuming) -> None:
@@ -37,7 +37,7 @@ def test_how_groups_stand(consuming: Consuming) -> None:
     publish("other", 1)
     said = run("queuestatus", "--topic", "orders")
     assert re.search(r"^orders +mail +2 .* 1 +0 +0 +0\.0 +0 +away: holds back collection$", said.out, re.MULTILINE)
-    assert re.search(r"^orders +4 +1 +7 d +failures +1 +0 +0$", said.out, re.MULTILINE)
+    assert re.search(r"^orders +4 +1 +7 d +failures +0 +1 +0 +0$", said.out, re.MULTILINE)
     assert "other" not in said.out
     told = json.loads(run("queuestatus", "--json", "--group", "mail").out)
     [group] = told["groups"]
@@ -80,114 +80,6 @@ def _without_server(url: str) -> str:
     return f"{scheme}://somebody:hunter2@127.0.0.1:9/queue"
 
 
-class TestOfAMessage:
-    def test_how_it_stands_in_every_group(self, consuming: Consuming) -> None:
-        consuming.consumer("orders", lambda delivery: {"url": "x" * 100}, keep_results=3600)
-
-        @consuming.consumer("orders", group="mail")
-        def handle(delivery: Delivery) -> None:
-            raise Retry("not\x1b[31m yet", delay=3600)
-
-        publish("orders", 1, id="r-1", key="a")
-        consuming.drain()
-        said = run("queuestatus", "--topic", "orders", "--id", "r-1", "--key", "a")
-        assert re.search(r"^default +acked +1 .*\{\"url\": \"x+…", said.out, re.MULTILINE)
-        assert re.search(r"^mail +retrying +1 +20\d\d-", said.out, re.MULTILINE)
-        assert "\x1b" not in said.out
-        told = json.loads(run("queuestatus", "--topic", "orders", "--id", "r-1", "--key", "a", "--json").out)
-        assert told["groups"]["default"]["result"] == {"url": "x" * 100}
-        assert told["groups"]["mail"]["state"] == "retrying"
-
-    def test_its_progress(self, consuming: Consuming) -> None:
-        go = consuming.gate()
-
-        @consuming.consumer("orders")
-        def handle(delivery: Delivery) -> None:
-            delivery.progress(3, 10, "pages")
-            assert go.wait(60)
-
-        publish("orders", 1, id="r-1")
-        consuming.start()
-        words = ("queuestatus", "--topic", "orders", "--id", "r-1")
-        wait_until(lambda: "3 of 10: pages" in run(*words).out)
-        assert json.loads(run(*words, "--json").out)["groups"]["default"]["progress"]["total"] == 10
-
-    def test_one_that_is_scheduled(self, consuming: Consuming) -> None:
-        publish("orders", 1, id="r-1", delay=3600)
-        said = run("queuestatus", "--topic", "orders", "--id", "r-1")
-        assert "orders r-1 is scheduled" in said.out
-        assert "No group is registered that gets it." in said.out
-
-    def test_one_that_is_unknown_is_an_error(self, consuming: Consuming) -> None:
-        publish("orders", 1, id="r-1", key="a")
-        for words in (["--id", "r-2"], ["--id", "r-1", "--key", "b"]):
-            said = run("queuestatus", "--topic", "orders", *words)
-            assert (said.code, said.out) == (1, "")
-            assert "it was never published, or" in said.err
-
-    @pytest.mark.parametrize("delay", [None, 3600])
-    def test_one_with_a_key_is_found_without_it_and_of_several_keys_they_are_named(
-        self, consuming: Consuming, delay: float | None
-    ) -> None:
-        publish("others", 1, id="r-1", key="c")
-        publish("orders", 1, id="r-1", key="a", delay=delay)
-        said = run("queuestatus", "--topic", "orders", "--id", "r-1")
-        assert (said.code, said.err) == (0, "")
-        assert "orders r-1 of key 'a' " in said.out
-        publish("orders", 1, id="r-1", key="b", delay=delay)
-        said = run("queuestatus", "--topic", "orders", "--id", "r-1")
-        assert (said.code, said.out) == (1, "")
-        assert "of several keys ('a', 'b'): name one by --key" in said.err
-
-    def test_of_an_id_of_too_many_keys_some_are_named(self, consuming: Consuming) -> None:
-        publish_many("orders", [NewMessage(1, id="r-1", key=f"k{n:02}") for n in range(MOST_KEYS + 1)])
-        said = run("queuestatus", "--topic", "orders", "--id", "r-1")
-        assert said.err.count("'k") == MOST_KEYS
-        assert ", …)" in said.err
-
-    def test_one_that_is_collected_is_found_by_its_result_without_its_key(self, consuming: Consuming) -> None:
-        consuming.consumer("orders", lambda delivery: 7, keep_results=3600)
-        publish("orders", 1, id="r-1", key="a")
-        consuming.drain()
-        Message.objects.all().delete()
-        said = run("queuestatus", "--topic", "orders", "--id", "r-1")
-        assert re.search("^default +acked +1 +7", said.out, re.MULTILINE)
-
-    def test_by_its_offset_with_its_whole_errors(self, consuming: Consuming) -> None:
-        def fail(delivery: Delivery) -> None:
-            raise OSError(f"no {delivery.payload}\x1b[31m")
-
-        consuming.consumer("orders", fail, group="mail", backoff=3600)
-        consuming.consumer("orders", fail, group="bill", max_attempts=1)
-        offset = publish("orders", "paper", key="a").offset
-        consuming.drain()
-        said = run("queuestatus", "--topic", "orders", "--offset", str(offset))
-        assert f"of key 'a' at offset {offset}" in said.out
-        for group in ("bill", "mail"):
-            _, _, error = said.out.partition(f"The last error in group {group}:\n")
-            assert error.startswith("Traceback (most recent call last):\n")
-            assert "OSError: no paper" in error
-        assert "\x1b" not in said.out
-        [dead] = Message.objects.filter(topic="orders_dlq").values_list("offset", flat=True)
-        said = run("queuestatus", "--topic", "orders_dlq", "--offset", str(dead))
-        assert "OSError: no paper" in said.out.partition("The error of this dead letter:")[2]
-        told = json.loads(run("queuestatus", "--topic", "orders", "--offset", str(offset), "--json").out)
-        assert "OSError" in told["groups"]["mail"]["error"]
-
-    def test_by_an_offset_of_another_topic_or_of_none(self, consuming: Consuming) -> None:
-        offset = publish("others", 1).offset
-        for at, why in ((offset, "it is one of topic 'others'"), (offset + 1, "the log has none at it")):
-            said = run("queuestatus", "--topic", "orders", "--offset", str(at))
-            assert (said.code, said.out) == (1, "")
-            assert why in said.err
-
-    def test_options_that_do_not_go_together(self, consuming: Consuming) -> None:
-        one = ["--topic", "t"]
-        of_two = (["--id", "a", *one, *one], ["--offset", "1", *one, *one], ["--id", "a", "--offset", "1", *one])
-        for words in (["--id", "a"], ["--offset", "1"], ["--key", "a", *one], *of_two):
-            assert run("queuestatus", *words).code == 1
-
-
 def test_what_filters_leave_out(consuming: Consuming) -> None:
     publish("orders", 1)
     register(LOG, "mail", "orders")
@@ -195,9 +87,23 @@ def test_what_filters_leave_out(consuming: Consuming) -> None:
     assert "filtered" not in run("queuestatus").out
     ActivityFactory(topic="orders", consumer_group="mail", filtered=600, acked=60)
     ActivityFactory(topic="orders", consumer_group="all", acked=60)
-    assert re.findall(r"^filtered: (.*) leaves out [0-9.]+ messages/s$", run("queuestatus").out, re.M) == [
-        "mail of orders"
-    ]
+    assert re.findall(r"^orders +(\S+) .* filtered: [0-9.]+/s$", run("queuestatus").out, re.M) == ["mail"]
     found = {group["group"]: group for group in json.loads(run("queuestatus", "--json").out)["groups"]}
-    assert found["all"]["filtered_per_second"] == 0
-    assert found["mail"]["filtered_per_second"] == pytest.approx(10 * found["mail"]["acked_per_second"])
+    assert found["all"]["rate"]["filtered"] == 0
+    assert found["mail"]["rate"]["filtered"] == pytest.approx(10 * found["mail"]["rate"]["acked"])
+
+
+def test_what_the_settings_alone_say(consuming: Consuming, settings: Any, admin_client: Client) -> None:
+    publish("orders", 1)
+    options = {"retention_from": "acked", "keep_collected": timedelta(days=90)}
+    settings.SQLQUEUE = {**QUICK, "TOPICS": {"orders": options}, "STRICT_TOPICS": False}
+    assert "retention from the acks, collected kept 90 d" in run("queuestatus").out
+    (shown,) = json.loads(run("queuestatus", "--json").out)["topics"]
+    assert (shown["retention_from"], shown["keep_collected"]) == ("acked", 90 * 86_400.0)
+    html = admin_client.get("/admin/sqlqueue/topic/orders/change/").content.decode()
+    assert "when every group has settled a message" in html
+    assert "90 d in a table" in html
+    settings.SQLQUEUE = QUICK
+    html = admin_client.get("/admin/sqlqueue/topic/orders/change/").content.decode()
+    assert "in a table" not in html
+    assert "collected kept" not in run("queuestatus").out

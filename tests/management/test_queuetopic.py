@@ -1,12 +1,10 @@
-"""`manage.py queuetopic`: list, create, alter, purge and drop."""
+"""`manage.py queuetopic`: create, alter and drop."""
 
 import json
-import re
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.test import Client
 from django.utils import timezone
 
 from sqlqueue import ConfigurationError, Delivery, HandOver, Reject, publish, publish_many
@@ -48,38 +46,6 @@ def shop(consuming: Consuming) -> Consuming:
     publish_many("orders", [NewMessage(n, key=f"k{n}") for n in range(10)])
     consuming.drain()
     return consuming
-
-
-class TestList:
-    def test_what_there_is(self, shop: Consuming) -> None:
-        publish("emails", 1, delay=60)
-        said = run("queuetopic", "list").out
-        for line in ("orders +4 +1 +7 d +failures +mail +1", "emails +4 +1 +7 d +failures +— +0 +1"):
-            assert re.search(f"^{line}", said, re.M), said
-        found = {one["name"]: one for one in json.loads(run("queuetopic", "list", "--json").out)}
-        assert found["orders"]["groups"] == ["mail"]
-        assert (found["orders"]["partitions"], found["orders"]["dead_letters"]) == (4, 1)
-        assert found["emails"]["scheduled"] == 1
-
-    def test_what_the_settings_alone_say(self, shop: Consuming, settings: Any, admin_client: Client) -> None:
-        options = {"retention_from": "acked", "keep_collected": timedelta(days=90)}
-        settings.SQLQUEUE = {**QUICK, "TOPICS": {"orders": options}, "STRICT_TOPICS": False}
-        for command in (["queuetopic", "list"], ["queuestatus"]):
-            assert "retention from the acks, collected kept 90 d" in run(*command).out
-        (listed,) = json.loads(run("queuetopic", "list", "--json").out)
-        (shown,) = json.loads(run("queuestatus", "--json").out)["topics"]
-        for found in (listed, shown):
-            assert (found["retention_from"], found["keep_collected"]) == ("acked", 90 * 86_400.0)
-        html = admin_client.get("/admin/sqlqueue/topic/orders/change/").content.decode()
-        assert "when every group has settled a message" in html
-        assert "90 d in a table" in html
-        settings.SQLQUEUE = QUICK
-        html = admin_client.get("/admin/sqlqueue/topic/orders/change/").content.decode()
-        assert "in a table" not in html
-        assert "collected kept" not in run("queuetopic", "list").out
-
-    def test_nothing(self, consuming: Consuming) -> None:
-        assert "There are no topics yet" in run("queuetopic", "list").out
 
 
 class TestCreate:
@@ -179,15 +145,6 @@ class TestAlter:
         assert (topic.history, topic.retention) == ("none", None)
 
 
-class TestPurge:
-    def test_it_is_queuepurge(self, shop: Consuming) -> None:
-        assert "are 10 messages" in run("queuetopic", "purge", "orders", "--dry-run").out
-        assert run("queuetopic", "purge", "orders").code == 3
-        told = json.loads(run("queuetopic", "purge", "orders", "--no-input", "--json").out)
-        assert told["deleted"] == 10
-        assert not Message.objects.filter(topic="orders").exists()
-
-
 class TestDrop:
     def rows(self) -> int:
         models = (Message, ScheduledMessage, ConsumerGroup, Offset, PartitionLease, DeliveryState, BlockedRange)
@@ -200,7 +157,7 @@ class TestDrop:
         assert "10 messages, 1 scheduled ones, 1 dead letters; 0 consumer processes" in said
         assert "Nothing was done." in said
         told = json.loads(run("queuetopic", "drop", "orders", "--dry-run", "--json").out)
-        assert (told["messages"], told["unsettled"], told["dropped"]) == (10, {"mail": 0}, False)
+        assert (told["messages"], told["unsettled"], told["done"]) == (10, {"mail": 0}, False)
         assert self.rows() == before
         assert Topic.objects.count() == 2
 
@@ -222,7 +179,7 @@ class TestDrop:
         publish("others", 1)
         consuming.drain()
         told = json.loads(run("queuetopic", "drop", "orders", "--no-input", "--json").out)
-        assert (told["messages"], told["dropped"]) == (10, True)
+        assert (told["messages"], told["done"]) == (10, True)
         assert self.rows() == 0
         assert Topic.objects.get().name == "others"
         assert Message.objects.count() == 1
@@ -247,7 +204,7 @@ class TestDrop:
         WorkItem.objects.filter(pk=first.pk).update(topic="orders_dlq")
         add_comment(second.pk, "ann", "I know her")
         finish(done.pk, 0, "ann", {})
-        assert "2 open work items: the purge leaves them" in run("queuetopic", "purge", "orders", "--dry-run").out
+        assert "2 open work items: the purge leaves them" in run("queuepurge", "orders", "--dry-run").out
         assert (
             json.loads(run("queuepurge", "orders", "--no-input", "--json").out)["effects"]["open_work_items"]["count"]
             == 2

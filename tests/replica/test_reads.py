@@ -41,8 +41,6 @@ LISTS += ("partitionlease", "receipt", "subscriberheartbeat")
 READ_ONLY = (
     ("queuestatus",),
     ("queuestatus", "--json"),
-    ("queuetopic", "list"),
-    ("queuegroup", "list"),
     ("queueschedules", "list"),
     ("queuedlq", "list"),
 )
@@ -51,7 +49,7 @@ ON_THE_PRIMARY = (
     ("queuedoctor",),
     ("queuegroup", "rewind", "t", "--group", "g", "--from", "earliest", "--dry-run"),
     ("queuepurge", "t", "--before", "1h", "--dry-run"),
-    ("queuedlq", "orders"),
+    ("queuerequests", "list"),
 )
 
 

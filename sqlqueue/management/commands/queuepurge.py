@@ -6,13 +6,11 @@ from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import CommandError
-
 from sqlqueue.core import effects
 from sqlqueue.core.effects import texts
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.positions import HELP, known_topic, offset_above
-from sqlqueue.operations.purge import PurgePreview, delete_purged, preview, purge
+from sqlqueue.operations.purge import delete_purged, preview, purge
 from sqlqueue.stats.texts import about
 
 BATCHES = 1  # of 1,000 messages, between two steps of the progress bar
@@ -36,48 +34,24 @@ class Command(QueueCommand):
         self.add_json(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Count, ask and purge. Raises CommandError if --json would need a question."""
-        topic = known_topic(self.log, options["topic"])
+        """Count, ask and purge."""
+        topic, unsettled = known_topic(self.log, options["topic"]), options["unsettled"]
         through = None if options["before"] is None else offset_above(self.log, options["before"])
-        found = preview(self.log, topic.name, through)
-        unsettled = options["unsettled"]
-        if options["json"] and not (options["no_input"] or options["dry_run"]):
-            raise CommandError("--json needs --no-input or --dry-run: it asks no questions")
-        if not options["json"]:
-            self._show(found)
-            for text in texts(effects.unsettled(self.log, topic.name)):
-                self.say(f"{text}: the purge leaves them.")
-        deleted, skipped = 0, []
-        if not options["dry_run"]:
-            over = " Groups skip what they have not settled." if unsettled else ""
-            question = f"Purge topic {topic.name!r} up to offset {found.through}?{over}"
-            if found.messages or unsettled:
-                self.confirm(question, options)
-            done = purge(self.log, topic.name, through=found.through, unsettled=unsettled)
-            deleted, skipped = self._delete(topic.name, found.messages), done.skipped
-        if options["json"]:
-            counted: dict[str, Any] = {
-                "through": found.through,
-                "messages": found.messages,
-                "estimated": found.estimated,
-            }
-            counted |= {
-                "unsettled": found.unsettled,
-                "effects": {name: asdict(each) for name, each in effects.unsettled(self.log, topic.name).items()},
-            }
-            self.as_json({**counted, "deleted": deleted, "skipped": skipped})
-        elif options["dry_run"]:
-            self.say("Nothing was done.")
-        else:
-            self.say(
-                f"Deleted {deleted} messages; the others up to there are deleted once they are settled.", done=True
-            )
-
-    def _show(self, found: PurgePreview) -> None:
+        found, kept = preview(self.log, topic.name, through), effects.unsettled(self.log, topic.name)
         self.say(f"There are {about(found.messages, found.estimated)} messages up to offset {found.through}.")
         rows = [(group, about(count, found.estimated and count > 0)) for group, count in found.unsettled.items()]
         if rows:
             self.table(("group", "not-settled"), rows)
+        for text in texts(kept):
+            self.say(f"{text}: the purge leaves them.")
+        over = " Groups skip what they have not settled." if unsettled else ""
+        question = f"Purge topic {topic.name!r} up to offset {found.through}?{over}"
+        counted = {**asdict(found), "effects": kept}
+        if self.proceed(options, question if found.messages or unsettled else "", preview=counted):
+            skipped = purge(self.log, topic.name, through=found.through, unsettled=unsettled).skipped
+            deleted = self._delete(topic.name, found.messages)
+            text = f"Deleted {deleted} messages; the others up to there are deleted once they are settled."
+            self.done(text, **counted, deleted=deleted, skipped=skipped)
 
     def _delete(self, topic: str, total: int) -> int:
         deleted, more = 0, True

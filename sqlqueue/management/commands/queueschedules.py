@@ -22,39 +22,29 @@ class Command(QueueCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the operations, each with its arguments."""
-        operations = self.add_operations(parser)
-        listing = operations.add_parser("list", help="show the schedules that the consumer processes have declared")
-        self.add_json(listing)
-        coming = operations.add_parser("upcoming", help=f"show the next ticks, at most {MOST_UPCOMING:,}")
+        operations = self.operations(parser)
+        self.operation(
+            operations, "list", self._list, "show the schedules that the consumer processes have declared", json=True
+        )
+        coming = self.operation(
+            operations, "upcoming", self._upcoming, f"show the next ticks, at most {MOST_UPCOMING:,}", json=True
+        )
         coming.add_argument("name", nargs="?", default="", help="only of this schedule")
         coming.add_argument(
             "--days", type=arguments.decimal(0, MOST_DAYS), default=7.0, help="of so many days (default: 7)"
         )
-        self.add_json(coming)
-        for operation, text in (
-            ("pause", "let a schedule publish no ticks until it is resumed"),
-            ("resume", "resume a schedule; its option `missed` says what is published of what fell due meanwhile"),
-            ("run", "publish what a schedule publishes, now and besides its ticks"),
-            ("remove", "forget a schedule that is no longer in the code"),
+        for name, act, text in (
+            ("pause", self._pause, "let a schedule publish no ticks until it is resumed"),
+            ("resume", self._resume, "resume a schedule; its option `missed` says what is published of what fell due"),
+            ("run", self._run, "publish what a schedule publishes, now and besides its ticks"),
+            ("remove", self._remove, "forget a schedule that is no longer in the code"),
         ):
-            operations.add_parser(operation, help=text).add_argument("name")
-
-    def handle(self, *args: Any, **options: Any) -> None:
-        """Carry out the chosen operation."""
-        operations = {
-            "list": self._list,
-            "upcoming": self._upcoming,
-            "pause": self._pause,
-            "resume": self._resume,
-            "run": self._run,
-            "remove": self._remove,
-        }
-        operations[options["operation"]](options)
+            self.operation(operations, name, act, text).add_argument("name")
 
     def _list(self, options: dict[str, Any]) -> None:
         log = self.reading_log()
         found = schedules(log)
-        if options["json"]:
+        if self.json:
             self.as_json(found)
             return
         if not found:
@@ -84,7 +74,7 @@ class Command(QueueCommand):
         if options["name"]:
             definition_of(self.log, options["name"])
         found = upcoming(self.log, options["days"], options["name"])
-        if options["json"]:
+        if self.json:
             self.as_json([tick._asdict() for tick in found])
             return
         if not found and not schedules(self.log):

@@ -14,6 +14,7 @@ from django.db import Error as DatabaseError
 from sqlqueue.conf import settings
 from sqlqueue.core.filters import NESTED, Filter
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.core.logfmt import printable
 from sqlqueue.core.settle_plan import FetchedMessage
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import highest_offset
@@ -22,8 +23,7 @@ from sqlqueue.log.groups import LATEST
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.message_lines import told
-from sqlqueue.management.moves import checked_partition
-from sqlqueue.management.positions import HELP, known_groups, known_topic, offset_above
+from sqlqueue.management.positions import HELP, checked_partition, known_groups, known_topic, offset_above
 from sqlqueue.models import Message
 from sqlqueue.payloads.content_types import content_type_of
 from sqlqueue.stats.tail import Tail
@@ -96,7 +96,7 @@ class Command(QueueCommand):
             for message in filter(wanted, messages):
                 if last is not None and message.offset > last:
                     return
-                self.say(as_line(message))
+                self.stdout.write(printable(as_line(message)))
                 printed += 1
                 if printed == limit:
                     return

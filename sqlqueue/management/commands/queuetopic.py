@@ -1,4 +1,4 @@
-"""Topics: list, create, alter, purge, drop (`queuetopic`)."""
+"""Topics: create, alter, drop (`queuetopic`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from django.core.management import call_command
 from django.core.management.base import CommandError
 
 from sqlqueue.conf import settings
@@ -18,39 +17,42 @@ from sqlqueue.core.settings import ACKED, HISTORIES, MOST_PARTITIONS, MOST_PRIOR
 from sqlqueue.database import clock
 from sqlqueue.database.log import all_logs, home_log
 from sqlqueue.log.seek import offset_before
-from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, differences, of_settings, override, told
+from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, differences, override, told
 from sqlqueue.log.topics import existing, topic_info
 from sqlqueue.management import arguments, repartition
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.databases import has_nothing_of
-from sqlqueue.management.positions import HELP, known_topic
-from sqlqueue.management.topic_cells import by_settings
+from sqlqueue.management.positions import known_topic
 from sqlqueue.models import Topic
 from sqlqueue.operations.create import create_topic, planned_topic
 from sqlqueue.operations.drop import DropPreview, drop, preview_drop
 from sqlqueue.operations.layout_changes import open_block
 from sqlqueue.operations.purge import preview
-from sqlqueue.stats.survey import survey
 from sqlqueue.stats.texts import about, duration
-from sqlqueue.stats.topics import TopicSurvey
 
 
 class Command(QueueCommand):
-    """Has the operations list, create, alter, purge and drop."""
+    """Has the operations create, alter and drop."""
 
-    every_database = ("list", "create", "alter")
-    help = "List topics, create one, change its options, purge or drop it."
+    every_database = ("create", "alter")
+    help = "Create a topic, change its options, or drop it."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the operations, each with its arguments."""
-        operations = self.add_operations(parser)
-        listing = operations.add_parser("list", help="show the topics and their options")
-        self.add_json(listing)
-        creating = operations.add_parser("create", help="make a topic; what is not said is as in the settings")
+        operations = self.operations(parser)
+        creating = self.operation(
+            operations, "create", self._create, "make a topic; what is not said is as in the settings", caution=True
+        )
         creating.add_argument("topic")
         creating.add_argument("--partitions", type=arguments.whole(1, MOST_PARTITIONS), help="how many")
         creating.add_argument("--priorities", type=arguments.whole(1, MOST_PRIORITIES), help="how many; they stay")
-        altering = operations.add_parser("alter", help="change the partitions, or override retention and history")
+        altering = self.operation(
+            operations,
+            "alter",
+            self._alter,
+            "change the partitions, or override retention and history",
+            caution=True,
+        )
         altering.add_argument("topic")
         altering.add_argument(
             "--partitions",
@@ -69,14 +71,14 @@ class Command(QueueCommand):
                 help="how long to keep messages after they were published: 90s, 15m, 2h, 3d or forever",
             )
             changing.add_argument("--history", choices=HISTORIES, help="which receipts are written")
-            self.add_caution(changing)
-        purging = operations.add_parser("purge", help="delete its messages before their retention is over: queuepurge")
-        purging.add_argument("topic")
-        purging.add_argument("--before", metavar="WHERE", help=f"only messages before {HELP} (default: all)")
-        purging.add_argument("--unsettled", action="store_true", help="also what groups have not settled")
-        self.add_caution(purging)
-        self.add_json(purging)
-        dropping = operations.add_parser("drop", help="delete a topic with all its messages, groups and dead letters")
+        dropping = self.operation(
+            operations,
+            "drop",
+            self._drop,
+            "delete a topic with all its messages, groups and dead letters",
+            json=True,
+            caution=True,
+        )
         dropping.add_argument("topic")
         dropping.add_argument(
             "--unsettled",
@@ -84,48 +86,6 @@ class Command(QueueCommand):
             help="also if messages are not settled or scheduled, or there are dead letters or open work items: they"
             " are lost",
         )
-        self.add_caution(dropping)
-        self.add_json(dropping)
-
-    def handle(self, *args: Any, **options: Any) -> None:
-        """Carry out the chosen operation."""
-        operations = {
-            "list": self._list,
-            "create": self._create,
-            "alter": self._alter,
-            "purge": self._purge,
-            "drop": self._drop,
-        }
-        operations[options["operation"]](options)
-
-    # -- list ---------------------------------------------------------------------------------------------------------
-
-    def _list(self, options: dict[str, Any]) -> None:
-        log = self.reading_log()
-        found = survey(log)
-        groups = {topic.name: [one.group for one in found.groups if one.topic == topic.name] for topic in found.topics}
-        if options["json"]:
-            self.as_json(
-                [
-                    {**asdict(topic), **of_settings(topic.name)._asdict(), "groups": groups[topic.name]}
-                    for topic in found.topics
-                ]
-            )
-        elif not found.topics:
-            self.say("There are no topics yet: the first publish creates one, or `queuetopic create`.")
-        else:
-            columns = (
-                "topic",
-                "partitions",
-                "priorities",
-                "retention",
-                "history",
-                "groups",
-                "dead",
-                "scheduled",
-                "state",
-            )
-            self.table(columns, [_row(topic, groups[topic.name]) for topic in found.topics])
 
     # -- create -------------------------------------------------------------------------------------------------------
 
@@ -140,8 +100,7 @@ class Command(QueueCommand):
         )
         for one in differences(topic, FIXED):
             self.note(f"the settings say {one.option} {one.wanted}: a topic keeps what it was created with")
-        if options["dry_run"]:
-            self.say("Nothing was done.")
+        if not self.proceed(options, ""):
             return
         create_topic(self.log, topic)
         present = open_block(self.log, name).partitions
@@ -179,13 +138,9 @@ class Command(QueueCommand):
             if (before := getattr(topic, name)) != after:
                 self.say(f"{name}: {_told(name, before)} becomes {_told(name, after)}")
         released = self._released(topic, wanted["retention"])
-        if options["dry_run"]:
-            self.say("Nothing was done.")
-            return
-        if released:
-            self.confirm(f"Change topic {topic.name!r}?", options)
-        override(self.log, topic.name, values)
-        self.say("Changed. What the settings say otherwise is overridden.", done=True)
+        if self.proceed(options, f"Change topic {topic.name!r}?" if released else ""):
+            override(self.log, topic.name, values)
+            self.done("Changed. What the settings say otherwise is overridden.")
 
     def _released(self, topic: Topic, retention: float | None) -> int:
         """Say how many messages a shorter retention releases at once, and return that."""
@@ -202,40 +157,20 @@ class Command(QueueCommand):
             )
         return found.messages
 
-    # -- purge --------------------------------------------------------------------------------------------------------
-
-    def _purge(self, options: dict[str, Any]) -> None:
-        names = ("before", "unsettled", "dry_run", "no_input", "json")
-        streams = {"stdout": self.stdout, "stderr": self.stderr}
-        call_command("queuepurge", options["topic"], **{name: options[name] for name in names}, **streams)
-
     # -- drop ---------------------------------------------------------------------------------------------------------
 
     def _drop(self, options: dict[str, Any]) -> None:
         name = known_topic(self.log, options["topic"]).name
         self._refuse_to_drop_first(name)
-        if options["json"] and not (options["no_input"] or options["dry_run"]):
-            raise CommandError("--json needs --no-input or --dry-run: it asks no questions")
         found = preview_drop(self.log, name)
-        if not options["json"]:
-            self._show_losses(name, found)
-        if not options["dry_run"]:
-            if found.loses and not options["unsettled"]:
-                raise CommandError(
-                    f"this would lose what is not settled of topic {name!r}: settle it, or give --unsettled"
-                )
-            self.confirm(f"Drop topic {name!r} with everything of it?", options)
-            with self.progress(
-                "drop",
-                found.messages + found.scheduled + found.dead_letters + found.of_effects,
-            ) as progress:
+        self._show_losses(name, found)
+        if found.loses and not options["unsettled"] and not options["dry_run"]:
+            raise CommandError(f"this would lose what is not settled of topic {name!r}: settle it, or give --unsettled")
+        if self.proceed(options, f"Drop topic {name!r} with everything of it?", preview=asdict(found)):
+            total = found.messages + found.scheduled + found.dead_letters + found.of_effects
+            with self.progress("drop", total) as progress:
                 drop(self.log, name, unsettled=options["unsettled"], deleted=progress.reach)
-        if options["json"]:
-            self.as_json({**asdict(found), "dropped": not options["dry_run"]})
-        elif options["dry_run"]:
-            self.say("Nothing was done.")
-        else:
-            self.say(f"Dropped. Restart what still publishes to {name!r}.", done=True)
+            self.done(f"Dropped. Restart what still publishes to {name!r}.", **asdict(found))
 
     def _refuse_to_drop_first(self, name: str) -> None:
         """Refuse to drop a topic on DATABASE's database, which fixes its databases, before it is dropped on the
@@ -272,17 +207,6 @@ def _overrides(options: dict[str, Any]) -> dict[str, Any]:
     if given.get("retention") == arguments.FOREVER:
         given["retention"] = None
     return given
-
-
-def _row(topic: TopicSurvey, groups: list[str]) -> tuple[object, ...]:
-    state = ["paused"] if topic.paused else []
-    state += [f"{option} overridden" for option in topic.overridden]
-    state += [f"epoch {topic.epoch}"] if topic.epoch else []
-    state += by_settings(topic)
-    state += [f"{one.option}: the settings say {_told(one.option, one.wanted)}" for one in differences(topic)]
-    options = (topic.partitions, topic.priorities, _retention(topic.retention), topic.history)
-    dead = f"{topic.dead_letters}{'+' if topic.more_dead_letters else ''}"
-    return topic.name, *options, ", ".join(groups) or "—", dead, topic.scheduled, ", ".join(state)
 
 
 def _told(option: str, value: Any) -> str:
