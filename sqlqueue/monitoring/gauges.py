@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily
 
@@ -117,39 +118,30 @@ def _survey(log: Log) -> Survey | None:
 
 def _families(surveys: Mapping[str, Survey | None], several: bool) -> Iterator[GaugeMetricFamily]:
     """surveys: by database, None for one that does not answer."""
-    database = ["database"] if several else []
-
-    def labels(name: str, *others: str) -> list[str]:
-        return [*([name] if several else []), *others]
-
-    up = GaugeMetricFamily(*UP, labels=database)
-    for name, survey in surveys.items():
-        up.add_metric(labels(name), float(survey is not None and not survey.writing.fails))
-    yield up
+    up = {(name,): survey is not None and not survey.writing.fails for name, survey in surveys.items()}
+    yield _family(*UP, (), up, several)
     known = {name: survey for name, survey in surveys.items() if survey is not None}
     if surveys and not known:
         return
+    topics = {(name, topic.name): topic for name, survey in known.items() for topic in survey.topics}
+    groups = {(name, one.topic, one.group): one for name, survey in known.items() for one in survey.groups}
     for metric, (text, of_all) in OF_ALL.items():
-        family = GaugeMetricFamily(metric, text, labels=database)
-        for name, survey in known.items():
-            family.add_metric(labels(name), of_all(survey))
-        yield family
+        yield _family(metric, text, (), {(name,): of_all(survey) for name, survey in known.items()}, several)
     for metric, (text, of_topic) in OF_TOPIC.items():
-        family = GaugeMetricFamily(metric, text, labels=[*database, "topic"])
-        for name, survey in known.items():
-            for topic in survey.topics:
-                family.add_metric(labels(name, topic.name), float(of_topic(topic)))
-        yield family
+        yield _family(metric, text, ("topic",), {key: of_topic(topic) for key, topic in topics.items()}, several)
     for figure in figures():
-        family = GaugeMetricFamily(f"sqlqueue_{figure.name}", figure.help, labels=[*database, "topic"])
-        for name, survey in known.items():
-            for topic in survey.topics:
-                if (count := topic.counts.get(figure.name)) is not None:
-                    family.add_metric(labels(name, topic.name), float(count.count))
-        yield family
+        counts = {key: topic.counts[figure.name].count for key, topic in topics.items() if figure.name in topic.counts}
+        yield _family(f"sqlqueue_{figure.name}", figure.help, ("topic",), counts, several)
     for metric, (text, of_group) in OF_GROUP.items():
-        family = GaugeMetricFamily(metric, text, labels=[*database, "topic", "group"])
-        for name, survey in known.items():
-            for group in survey.groups:
-                family.add_metric(labels(name, group.topic, group.group), float(of_group(group) or 0))
-        yield family
+        shown = {key: of_group(group) or 0 for key, group in groups.items()}
+        yield _family(metric, text, ("topic", "group"), shown, several)
+
+
+def _family(
+    name: str, text: str, labels: Sequence[str], values: Mapping[Any, float], several: bool
+) -> GaugeMetricFamily:
+    """Return a gauge. values: by database and labels; several: whether the database is a label, too."""
+    family = GaugeMetricFamily(name, text, labels=[*(["database"] if several else []), *labels])
+    for key, value in values.items():
+        family.add_metric(key if several else key[1:], float(value))
+    return family

@@ -118,10 +118,6 @@ def _published(*, topic: str, count: int, database: str, **_: Any) -> None:
     _published_of(topic, database).inc(count)
 
 
-def _dispatched(*, topic: str, group: str, count: int, **_: Any) -> None:
-    _of(DELIVERED, topic, group).inc(count)
-
-
 def _settled(*, topic: str, group: str, attempts: Sequence[SettledAttempt], **_: Any) -> None:
     now = clock.seen(current_log())
     kinds = count_kinds(attempts)
@@ -136,43 +132,11 @@ def _settled(*, topic: str, group: str, attempts: Sequence[SettledAttempt], **_:
     _of(LATENCY, topic, group).observe_many(ages)
 
 
-def _filtered(*, topic: str, group: str, count: int, **_: Any) -> None:
-    _of(FILTERED, topic, group).inc(count)
-
-
-def _acquired(*, topic: str, group: str, partitions: list[int], **_: Any) -> None:
-    _of(LEASES, topic, group, "acquired").inc(len(partitions))
-
-
-def _released(*, topic: str, group: str, partitions: list[int], **_: Any) -> None:
-    _of(LEASES, topic, group, "released").inc(len(partitions))
-
-
-def _lost(*, topic: str, group: str, **_: Any) -> None:
-    _of(LEASES, topic, group, "lost").inc()
-
-
-def _collected(*, topic: str, count: int, **_: Any) -> None:
-    _of(COLLECTED, topic).inc(count)
-
-
-def _results_collected(*, count: int, **_: Any) -> None:
-    _of(RESULTS_COLLECTED).inc(count)
-
-
-def _refused(**_: Any) -> None:
-    _of(REFUSED).inc()
-
-
 def _ticked(*, topic: str, count: int, missed: bool, seconds: float, **_: Any) -> None:
     if missed:
         _of(MISSED, topic).inc()
     if count:
         _of(LATENESS, topic).observe(seconds)
-
-
-def _tick_refused(**_: Any) -> None:
-    _of(REFUSED_TICKS).inc()
 
 
 def _retried(*, error_kind: str, **_: Any) -> None:
@@ -183,22 +147,35 @@ def _died(*, database: str, **fields: Any) -> None:
     _of(DEATHS, exit_name(fields["exit"]), database=database).inc()
 
 
+def _adding(metric: Counter, *labels: str, change: str = "", count: str = "") -> Callable[..., None]:
+    """Return a receiver that adds to a metric. labels: the fields that its labels are; change: the value of its last
+    label; count: the field that says how many, or has as many elements (default: one)."""
+
+    def add(**fields: Any) -> None:
+        many = fields[count] if count else 1
+        values = [*(fields[name] for name in labels), *([change] if change else [])]
+        _of(metric, *values).inc(many if isinstance(many, int) else len(many))
+
+    return add
+
+
 RECEIVERS = (
     (signals.message_published, _published),
-    (signals.deliveries_dispatched, _dispatched),
+    (signals.deliveries_dispatched, _adding(DELIVERED, "topic", "group", count="count")),
     (signals.deliveries_settled, _settled),
-    (signals.messages_filtered, _filtered),
-    (signals.lease_acquired, _acquired),
-    (signals.lease_released, _released),
-    (signals.lease_lost, _lost),
-    (signals.messages_collected, _collected),
-    (signals.results_collected, _results_collected),
-    (signals.message_refused, _refused),
+    (signals.messages_filtered, _adding(FILTERED, "topic", "group", count="count")),
+    (signals.lease_acquired, _adding(LEASES, "topic", "group", change="acquired", count="partitions")),
+    (signals.lease_released, _adding(LEASES, "topic", "group", change="released", count="partitions")),
+    (signals.lease_lost, _adding(LEASES, "topic", "group", change="lost")),
+    (signals.messages_collected, _adding(COLLECTED, "topic", count="count")),
+    (signals.results_collected, _adding(RESULTS_COLLECTED, count="count")),
+    (signals.message_refused, _adding(REFUSED)),
     (signals.ticks_published, _ticked),
-    (signals.tick_refused, _tick_refused),
+    (signals.tick_refused, _adding(REFUSED_TICKS)),
     (signals.operation_retried, _retried),
     (signals.process_died, _died),
 )
+UID = "sqlqueue.metrics"  # of the receivers
 
 
 def connect(registry: CollectorRegistry = REGISTRY) -> None:
@@ -210,9 +187,4 @@ def connect(registry: CollectorRegistry = REGISTRY) -> None:
 def connect_receivers() -> None:
     """Connect the receivers that count."""
     for signal, receiver in RECEIVERS:
-        signal.connect(receiver, weak=False, dispatch_uid=uid(receiver))
-
-
-def uid(receiver: Callable[..., None]) -> str:
-    """Return the dispatch_uid of a receiver."""
-    return f"sqlqueue.metrics.{receiver.__name__}"
+        signal.connect(receiver, weak=False, dispatch_uid=UID)

@@ -10,11 +10,10 @@ from sqlqueue.database.log import Log
 from sqlqueue.models import DeliveryState, PartitionLease
 from sqlqueue.stats.backlogs import backlogs_of
 from sqlqueue.stats.blocked import blocked_in_partitions
-from sqlqueue.stats.full_partitions import may_be_full
 from sqlqueue.stats.positions import first_unacked, partitions_of
 from sqlqueue.stats.processes import processes
 from sqlqueue.stats.sampling import MOST_ROWS
-from sqlqueue.stats.stuck import dispatched, limits_reached, stuck_partitions
+from sqlqueue.stats.stuck import dispatched, limits_reached, may_be_full, stuck_partitions
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,41 @@
-"""Finds partitions whose watermark stands still, and why."""
+"""Finds partitions whose watermark stands still, and why.
+
+There are two limits at which nothing new is read: of messages that wait for a retry or were postponed (`full`), and of
+messages delivered beyond the horizon (`held`).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
 from django.db.models import Q
 
+from sqlqueue.core.partition import limits as partition_limits
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
 from sqlqueue.database.log import Log
 from sqlqueue.models import DeliveryState
 from sqlqueue.stats import sampling
 from sqlqueue.stats.backlogs import Backlog
-from sqlqueue.stats.full_partitions import full_partitions, held_partitions
 from sqlqueue.stats.positions import StoredPartition
 from sqlqueue.stats.processes import STANDS_STILL, Work
 
 KEY = ("topic", "consumer_group", "partition", "priority", "message_offset")  # of a delivery state
+NEARLY = 0.9  # what is read and waits behind its key is beyond the claim, and not counted here
+
+# How many messages of a partition wait by their own outcome, up to a limit? Index: the states' unique key.
+WAITING = """
+    SELECT %s, COUNT(*) FROM (SELECT message_offset FROM sqlqueue_delivery_state WHERE topic = %s
+    AND consumer_group = %s AND "partition" = %s AND priority = %s AND acked = {false} LIMIT %s) AS waiting
+"""
+# How many messages stand between a position and a claim, up to a limit? Index: (topic, partition, priority, offset).
+CLAIMED = """
+    SELECT %s, COUNT(*) FROM
+    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {ascending} LIMIT %s) AS claimed
+"""
 HELD_BACK = 300.0  # seconds for which a failing message may hold the watermark before the partition is stuck
 
 
@@ -51,8 +67,8 @@ def limits_reached(
         for stored, backlog in backlogs.items()
         if horizon is not None and backlog.first > horizon and backlog.last > stored.claimed
     ]
-    full = full_partitions(log, [stored for stored in failing if stored in backlogs])
-    return {**dict.fromkeys(held_partitions(log, beyond), "held"), **dict.fromkeys(full, "full")}
+    full = _full(log, [stored for stored in failing if stored in backlogs])
+    return {**dict.fromkeys(_held(log, beyond), "held"), **dict.fromkeys(full, "full")}
 
 
 def dispatched(log: Log, first: dict[StoredPartition, tuple[int, float]]) -> set[StoredPartition]:
@@ -102,3 +118,39 @@ def _still_for(stored: StoredPartition, work: Work) -> float:
     if owner in work.busy:
         return 0.0
     return math.inf if stored.settled is None or owner in work.idle else stored.settled
+
+
+def may_be_full(states: int, counted: int) -> bool:
+    """Tell whether so many delivery states of a group, of which at most `counted` were counted, may fill a
+    partition."""
+    return states >= min(counted, partition_limits.HEADS_LIMIT)
+
+
+def _full(log: Log, partitions: Sequence[StoredPartition]) -> set[StoredPartition]:
+    """Return those in which so many messages wait by their own outcome that nothing new is read."""
+    most = partition_limits.HEADS_LIMIT
+    values = [(stored.topic, stored.group, stored.partition, stored.priority, most) for stored in partitions]
+    return {stored for stored, count in zip(partitions, _counts(log, WAITING, values)) if count >= most}
+
+
+def _held(log: Log, partitions: Sequence[StoredPartition]) -> set[StoredPartition]:
+    """Return those of which so many messages have been delivered beyond the position that nothing new is read."""
+    most = partition_limits.WINDOW_LIMIT
+    some = [stored for stored in partitions if stored.claimed - stored.position >= NEARLY * most]
+    bounds = log.dialect.range_values
+    values = [
+        (*bounds(stored.topic, stored.partition, stored.priority, stored.position, stored.claimed), most)
+        for stored in some
+    ]
+    return {stored for stored, count in zip(some, _counts(log, CLAIMED, values)) if count >= NEARLY * most}
+
+
+def _counts(log: Log, text: str, values: Sequence[tuple[object, ...]]) -> list[int]:
+    branch = log.dialect.branch.format(text.strip())
+    found = [0] * len(values)
+    for start in range(0, len(values), sampling.PARTITIONS_AT_ONCE):
+        some = list(enumerate(values))[start : start + sampling.PARTITIONS_AT_ONCE]
+        parameters = [value for index, its in some for value in (index, *its)]
+        for index, count in log.execute(" UNION ALL ".join([branch] * len(some)), parameters).fetchall():
+            found[index] = count
+    return found

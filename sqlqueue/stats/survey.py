@@ -28,13 +28,12 @@ from sqlqueue.stats import sampling
 from sqlqueue.stats.backlogs import Backlog, backlogs_of
 from sqlqueue.stats.blocked import blocked_in_groups
 from sqlqueue.stats.changes import ChangeSurvey, changes
-from sqlqueue.stats.full_partitions import may_be_full
 from sqlqueue.stats.groups import GroupSurvey, StoredGroup, limited_groups, states_of, stored_groups
 from sqlqueue.stats.horizon_lag import horizon_lag, probed
 from sqlqueue.stats.positions import StoredPartition, all_partitions, first_unacked, partitions_of
 from sqlqueue.stats.processes import Death, Late, Processes, late_ones
 from sqlqueue.stats.processes import processes as read_processes
-from sqlqueue.stats.stuck import dispatched, limits_reached, stuck_partitions
+from sqlqueue.stats.stuck import dispatched, limits_reached, may_be_full, stuck_partitions
 from sqlqueue.stats.throughput import NO_RATE, Rate, rates
 from sqlqueue.stats.topics import TopicSurvey, dead_letters_in, scheduled_in, topics_of, with_messages
 

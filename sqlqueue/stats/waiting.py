@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from sqlqueue.conf import settings
 from sqlqueue.database.log import Log
@@ -14,24 +14,13 @@ from sqlqueue.exceptions import ConfigurationError, seconds
 from sqlqueue.log.settle_notices import SettleWatch
 from sqlqueue.twins import refuse_in_async
 
-
-class Waited(Protocol):
-    """A status that is waited for."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def offset(self) -> int | None: ...
-    @property
-    def finished(self) -> bool: ...
-
-
-Status = TypeVar("Status", bound=Waited)
+if TYPE_CHECKING:
+    from sqlqueue.stats.message_status import MessageStatus
 
 
 def until_finished(
-    log: Log, status: Status, read: Callable[[Status], Status], timeout: float | timedelta
-) -> Status | None:
+    log: Log, status: MessageStatus, read: Callable[[MessageStatus], MessageStatus], timeout: float | timedelta
+) -> MessageStatus | None:
     """Return the status once it is finished, or None if it is not after so many seconds. read: returns the present
     status from the last one.
 

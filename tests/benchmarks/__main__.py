@@ -286,8 +286,8 @@ def without_metrics() -> Iterator[None]:
     """Count nothing, as where prometheus_client is not installed."""
     from sqlqueue.monitoring import metrics
 
-    for signal, receiver in metrics.RECEIVERS:
-        signal.disconnect(dispatch_uid=metrics.uid(receiver))
+    for signal, _receiver in metrics.RECEIVERS:
+        signal.disconnect(dispatch_uid=metrics.UID)
     try:
         yield
     finally:
