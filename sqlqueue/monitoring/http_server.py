@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
@@ -47,7 +48,7 @@ class HttpServer:
     header, in a thread for each client, of up to MOST_CLIENTS; the others get 503. None means 404."""
 
     def __init__(self, purpose: str, address: str, port: int, respond: Respond):
-        self._server = _Server(_bound(purpose, address, port), respond)
+        self._server = _Server(purpose, address, port, respond)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, name=f"sqlqueue-{purpose}", daemon=True)
         self._thread.start()
@@ -63,43 +64,30 @@ class HttpServer:
 def refusal(purpose: str, address: str, port: int) -> str:
     """Return why the port cannot be opened, "" if it can."""
     try:
-        _bound(purpose, address, port).close()
+        _Server(purpose, address, port, lambda path, authorization: None).server_close()
     except ConfigurationError as error:
         return str(error)
     return ""
-
-
-def _bound(purpose: str, address: str, port: int) -> socket.socket:
-    try:
-        if not 0 <= port <= 65535:
-            raise OSError("there is no such port")
-        family, kind, protocol, _, socket_address = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind, protocol)
-        try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(socket_address)
-            bound.listen(16)
-        except BaseException:
-            bound.close()
-            raise
-    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
-        used = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-        reason = "it is in use; is another one running?" if used else str(error)
-        raise ConfigurationError(f"the {purpose} port {port} on {address} cannot be opened: {reason}") from None
-    return bound
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, bound: socket.socket, respond: Respond):
+    def __init__(self, purpose: str, address: str, port: int, respond: Respond):
         self.respond = respond
+        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._room = threading.BoundedSemaphore(MOST_CLIENTS)
-        super().__init__(bound.getsockname()[:2], _Handler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = bound
-        self.server_address = bound.getsockname()
+        try:
+            super().__init__((address, port), _Handler)
+        except (OSError, OverflowError, UnicodeError) as error:  # no such port; not a valid host name
+            used = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+            reason = "it is in use; is another one running?" if used else str(error)
+            raise ConfigurationError(f"the {purpose} port {port} on {address} cannot be opened: {reason}") from None
+
+    def server_bind(self) -> None:
+        """Bind, without asking for the name of the host, which may take long."""
+        TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer a client in a thread of its own; refuse one too many."""
