@@ -14,7 +14,6 @@ from datetime import datetime
 from sqlqueue.conf import settings
 from sqlqueue.core import effects
 from sqlqueue.core.effects import Count
-from sqlqueue.core.epochs import Epoch
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import clock, write_probe
 from sqlqueue.database.fields import DatabaseNow
@@ -23,15 +22,15 @@ from sqlqueue.database.log import Log, current_log
 from sqlqueue.database.transactions import in_test_case
 from sqlqueue.database.write_probe import Writing
 from sqlqueue.log import layouts
-from sqlqueue.models import PublishGate, Topic, dead_letter_topic
+from sqlqueue.models import PublishGate, dead_letter_topic
 from sqlqueue.stats import sampling
-from sqlqueue.stats.backlogs import Backlog, backlogs_of
+from sqlqueue.stats.backlogs import backlogs_of
 from sqlqueue.stats.blocked import blocked_in_groups
-from sqlqueue.stats.changes import ChangeSurvey, changes
-from sqlqueue.stats.groups import GroupSurvey, StoredGroup, limited_groups, states_of, stored_groups
+from sqlqueue.stats.changes import changes
+from sqlqueue.stats.groups import GroupSurvey, limited_groups, states_of, stored_groups
 from sqlqueue.stats.horizon_lag import horizon_lag, probed
 from sqlqueue.stats.positions import StoredPartition, all_partitions, first_unacked, partitions_of
-from sqlqueue.stats.processes import Death, Late, Processes, late_ones
+from sqlqueue.stats.processes import Death, Late, late_ones
 from sqlqueue.stats.processes import processes as read_processes
 from sqlqueue.stats.stuck import dispatched, limits_reached, may_be_full, stuck_partitions
 from sqlqueue.stats.throughput import NO_RATE, Rate, rates
@@ -72,38 +71,48 @@ class Survey:
         return next((one for one in self.groups if (one.topic, one.group) == (topic, group)), None)
 
 
-@dataclass(frozen=True, slots=True)
 class Reads:
-    """What the statements of a survey have read, in their order. Groups are (topic, group)."""
+    """What the statements of a survey read, in their order. Groups are (topic, group)."""
 
-    highest: int
-    partitions: list[StoredPartition]
-    first: dict[StoredPartition, tuple[int, float]]
-    backlogs: dict[StoredPartition, Backlog]
-    topics: list[Topic]
-    processes: Processes
-    horizon: int
-    groups: dict[tuple[str, str], StoredGroup]
-    limited: set[tuple[str, str]]
-    states: dict[tuple[str, str], tuple[int, ...]]
-    blocked: Mapping[tuple[str, str], int]
-    dead_letters: dict[tuple[str, str], int]  # by dead-letter topic and group
-    all_dead_letters: Mapping[str, int]  # by dead-letter topic, of all groups
-    unread: set[str]
-    scheduled: dict[str, tuple[int, int]]
-    refused: dict[str, tuple[int, int]]
-    limits: dict[StoredPartition, str]
-    in_flight: set[StoredPartition]  # whose oldest message is dispatched
-    counts: dict[str, dict[str, Count]]  # of effects, by topic and name
-    epochs: dict[str, tuple[Epoch, ...]]  # of the topics whose partitions were changed
-    changes: dict[str, ChangeSurvey]  # by topic
+    def __init__(self, log: Log, only: str, only_group: str):
+        self.highest = highest_offset(log)
+        self.partitions = partitions_of(log, only, only_group) if only else all_partitions(log)
+        self.first = first_unacked(log, self.partitions)
+        self.backlogs = backlogs_of(log, [stored for stored in self.partitions if stored in self.first])
+        self.topics = topics_of(log, only)
+        self.processes = read_processes(log)
+        alive = self.processes.alive
+        self.horizon = probed(log, self.processes.horizon, self.highest) if alive else self.processes.horizon
+        self.groups = stored_groups(log, only, only_group)
+        self.states = states_of(log, list(self.groups))
+        self.blocked = blocked_in_groups(log, list(self.groups), sampling.MOST_ROWS)
+        names = [topic.name for topic in self.topics]
+        # By dead-letter topic and group; and of all groups.
+        self.dead_letters = dead_letters_in(log, [name for name in names if name.endswith(DEAD_LETTER_SUFFIX)])
+        self.all_dead_letters: dict[str, int] = defaultdict(int)
+        for (topic_name, group), count in self.dead_letters.items():
+            self.all_dead_letters[topic_name] += count if group else 0
+        self.unread = with_messages(log, set(names) - {topic for topic, _group in self.groups})
+        self.scheduled, self.refused = scheduled_in(log, False), scheduled_in(log, True)
+        altered = [topic.name for topic in self.topics if topic.altered]  # type: ignore[attr-defined]
+        self.epochs = {name: layouts.epochs(log, name) for name in altered}
+        self.limits = limits_reached(log, self._failing(), self.backlogs, self.horizon if alive else None)
+        self.limited = limited_groups(log, self.groups)
+        self.in_flight = dispatched(log, self.first)  # the partitions whose oldest message is dispatched
+        self.counts = {} if only_group else _effects_of(log, names)
+        self.changes = changes(log, self.topics)
+
+    def _failing(self) -> list[StoredPartition]:
+        """Return the partitions in which many messages may wait for a retry."""
+        rows = {group: counts[0] for group, counts in self.states.items()}
+        return [one for one in self.first if may_be_full(rows.get((one.topic, one.group), 0), sampling.MOST_ROWS)]
 
 
 def survey(log: Log, only: str = "", only_group: str = "") -> Survey:
     """Read the stats of the whole queue, or of only one topic and its groups, or of one of these. `subscribers` always
     counts all that are alive; what effects have is counted unless one group is asked for."""
     probe = None if only or in_test_case(log.connection) else write_probe.start(_primary(log))
-    reads = _read(log, only, only_group)
+    reads = Reads(log, only, only_group)
     alive, highest, taken_at = reads.processes.alive, reads.highest, database_time(log)
     lag, age = horizon_lag(log, reads.horizon, highest) if alive else (0, 0.0)
     elsewhere = set() if only else {*reads.scheduled, *reads.refused} - {topic.name for topic in reads.topics}
@@ -128,45 +137,6 @@ def survey(log: Log, only: str = "", only_group: str = "") -> Survey:
 
 def _primary(log: Log) -> Log:
     return current_log() if settings.is_replica(log.alias) else log
-
-
-def _read(log: Log, only: str, only_group: str) -> Reads:
-    highest = highest_offset(log)
-    partitions = partitions_of(log, only, only_group) if only else all_partitions(log)
-    first = first_unacked(log, partitions)
-    backlogs = backlogs_of(log, [stored for stored in partitions if stored in first])
-    topics = topics_of(log, only)
-    processes = read_processes(log)
-    horizon = probed(log, processes.horizon, highest) if processes.alive else processes.horizon
-    groups = stored_groups(log, only, only_group)
-    states = states_of(log, list(groups))
-    blocked = blocked_in_groups(log, list(groups), sampling.MOST_ROWS)
-    dead_letters = dead_letters_in(log, [topic.name for topic in topics if topic.name.endswith(DEAD_LETTER_SUFFIX)])
-    all_dead_letters: dict[str, int] = defaultdict(int)
-    for (topic_name, group), count in dead_letters.items():
-        all_dead_letters[topic_name] += count if group else 0
-    unread = with_messages(log, {topic.name for topic in topics} - {topic for topic, _group in groups})
-    scheduled, refused = scheduled_in(log, False), scheduled_in(log, True)
-    epochs = {topic.name: layouts.epochs(log, topic.name) for topic in topics if topic.altered}  # type: ignore[attr-defined]
-    failing = [one for one in first if may_be_full(states.get((one.topic, one.group), (0,))[0], sampling.MOST_ROWS)]
-    limits = limits_reached(log, failing, backlogs, horizon if processes.alive else None)
-    counts = (
-        groups,
-        limited_groups(log, groups),
-        states,
-        blocked,
-        dead_letters,
-        all_dead_letters,
-        unread,
-        scheduled,
-        refused,
-        limits,
-        dispatched(log, first),
-        {} if only_group else _effects_of(log, [topic.name for topic in topics]),
-        epochs,
-        changes(log, topics),
-    )
-    return Reads(highest, partitions, first, backlogs, topics, processes, horizon, *counts)
 
 
 def _group_surveys(reads: Reads, now: datetime, all_rates: Mapping[tuple[str, str], Rate]) -> Iterator[GroupSurvey]:
