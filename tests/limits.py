@@ -245,7 +245,6 @@ OVER: dict[str, str] = {
     "stats.group_attention:MUCH_FAILS": "tests/stats/test_findings.py::test_failures_that_are_fewer_or_few_are_none",
     "stats.throughput:LEAST_ATTEMPTS": "tests/stats/test_findings.py::test_failures_that_are_fewer_or_few_are_none",
     "stats.throughput:FORGOTTEN_AT_ONCE": "tests/stats/test_over_limits.py::test_everything_that_is_old_is_forgotten",
-    "stats.blocked:GROUPS_AT_ONCE": "tests/stats/test_over_limits.py::test_a_survey_of_many_statements_sees_what_there_is",
     "database.generations:EPOCH_SLOTS": "tests/operations/test_repartition.py::test_many_publish_while_it_is_altered_again_and_again",
     "database.turning:AT_ONCE": "tests/operations/test_repartition.py::test_many_publish_while_it_is_altered_again_and_again",
     "operations.repartition:STUBBORN": "tests/operations/test_repartition.py::test_a_row_that_is_never_free_is_waited_for_briefly",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sqlqueue.database.log import Log
-
-GROUPS_AT_ONCE = 120
+from sqlqueue.stats import sampling
 
 # How many messages the ranges of a group hold; reads at most so many ranges. Index: the ranges' unique key.
 BY_GROUP = """
@@ -23,14 +22,8 @@ BY_PARTITION = """
 def blocked_in_groups(log: Log, groups: Sequence[tuple[str, str]], most: int) -> Mapping[tuple[str, str], int]:
     """Return how many messages lie in the blocked ranges of each (topic, group); at most `most` ranges of a group are
     read."""
-    branch = log.dialect.branch.format(BY_GROUP.strip())
-    found: dict[tuple[str, str], int] = {}
-    for start in range(0, len(groups), GROUPS_AT_ONCE):
-        some = groups[start : start + GROUPS_AT_ONCE]
-        values = [value for index, group in enumerate(some) for value in (index, *group, most)]
-        for index, count in log.execute(" UNION ALL ".join([branch] * len(some)), values).fetchall():
-            found[some[index]] = int(count)
-    return found
+    found = sampling.each(log, BY_GROUP, {group: (*group, most) for group in groups})
+    return {group: int(count) for group, (count,) in found}
 
 
 def blocked_in_partitions(log: Log, topic: str, group: str, most: int) -> Mapping[tuple[int, int], int]:

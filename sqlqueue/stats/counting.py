@@ -171,13 +171,7 @@ def _probed(log: Log, unseen: Sequence[Unseen], number: int) -> Iterator[tuple[i
 def _read(log: Log, text: str, ranges: Sequence[Range], *most: int) -> list[tuple[int, int]]:
     """Return how many messages each range has, up to so many (of each, or of all), and the last offset of those, 0
     without any."""
-    syntax = log.dialect
-    branch = syntax.branch.format(text.strip())
-    found = [(0, 0)] * len(ranges)
-    for some in sampling.chunks(range(len(ranges)), sampling.TABLES_AT_ONCE):
-        values: list[object] = []
-        for index in some:
-            values += (index, *syntax.range_values(*ranges[index][:5]), most[index % len(most)])
-        for index, messages, upto in log.execute(" UNION ALL ".join([branch] * len(some)), values).fetchall():
-            found[index] = (int(messages), int(upto or 0))
-    return found
+    bounds = log.dialect.range_values
+    items = {index: (*bounds(*one[:5]), most[index % len(most)]) for index, one in enumerate(ranges)}
+    found = {index: (int(messages), int(upto or 0)) for index, (messages, upto) in sampling.each(log, text, items)}
+    return [found.get(index, (0, 0)) for index in items]

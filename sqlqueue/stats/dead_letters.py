@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.log import Log
 from sqlqueue.models import Message, Topic, dead_letter_topic
+from sqlqueue.stats import sampling
 
 MOST_READ = 10_000  # dead letters, of one topic or of all
 LEAST_READ = 100  # of each, if there are many topics
@@ -62,13 +63,9 @@ def topics_with_dead_letters(log: Log) -> list[str]:
 def failures(log: Log, topics: Sequence[str], group: str = "") -> FailureKinds:
     """Sort the dead letters of these topics (of one group, or all) by their fingerprints, most frequent first."""
     most = max(LEAST_READ, MOST_READ // max(1, len(topics)))
-    branch = log.dialect.branch.format(GROUPED.strip())
-    rows: list[Any] = []
-    for start in range(0, len(topics), TOPICS_AT_ONCE):
-        some = topics[start : start + TOPICS_AT_ONCE]
-        values = [value for index, name in enumerate(some) for value in (index, dead_letter_topic(name), most)]
-        found = log.execute(" UNION ALL ".join([branch] * len(some)), values).fetchall()
-        rows += [(some[index], *rest) for index, *rest in found]
+    items = {name: (dead_letter_topic(name), most) for name in topics}
+    found = sampling.each(log, GROUPED, items, TOPICS_AT_ONCE)
+    rows = [(name, *row) for name, row in found]
     unread = [name for name in topics if _read(rows, name) == most and has_more(log, name, most)]
     rows = [row for row in rows if row[1] and group in ("", row[1])]
     rows.sort(key=lambda row: -row[3])

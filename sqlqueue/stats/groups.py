@@ -142,11 +142,6 @@ def limited_groups(log: Log, groups: Mapping[tuple[str, str], StoredGroup]) -> s
 def states_of(log: Log, groups: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, ...]]:
     """Return, by group, how many delivery states were counted, how many are in flight, fail and wait, and by how
     many messages they change the backlog above the position."""
-    branch = log.dialect.branch.format(STATES.strip())
-    found: dict[tuple[str, str], tuple[int, ...]] = {}
-    for some in sampling.chunks(groups, sampling.TABLES_AT_ONCE):
-        most = sampling.MOST_ROWS + 1
-        values = [value for index, group in enumerate(some) for value in (index, *group, most, *group)]
-        for index, *counts in log.execute(" UNION ALL ".join([branch] * len(some)), values).fetchall():
-            found[some[index]] = tuple(int(count or 0) for count in counts)
-    return found
+    most = sampling.MOST_ROWS + 1
+    found = sampling.each(log, STATES, {group: (*group, most, *group) for group in groups})
+    return {group: tuple(int(count or 0) for count in counts) for group, counts in found}

@@ -83,12 +83,10 @@ def _read(log: Log, statement: str, values: Sequence[object]) -> list[StoredPart
 def first_unacked(log: Log, partitions: Sequence[StoredPartition]) -> dict[StoredPartition, tuple[int, float]]:
     """Return the offset and the age of the first message above each watermark, where there is one."""
     sql = log.dialect
-    branch = sql.branch.format(FIRST.strip()).replace("{remaining}", sql.remaining("created_at"))
-    found: dict[StoredPartition, tuple[int, float]] = {}
-    for some in sampling.chunks(partitions, sampling.PARTITIONS_AT_ONCE):
-        values: list[object] = []
-        for index, stored in enumerate(some):
-            values += (index, *sql.range_values(stored.topic, stored.partition, stored.priority, stored.watermark))
-        for index, offset, remaining in log.execute(" UNION ALL ".join([branch] * len(some)), values).fetchall():
-            found[some[index]] = (offset, max(0.0, -float(remaining)))
-    return found
+    items = {
+        stored: sql.range_values(stored.topic, stored.partition, stored.priority, stored.watermark)
+        for stored in partitions
+    }
+    text = FIRST.replace("{remaining}", sql.remaining("created_at"))
+    found = sampling.each(log, text, items, sampling.PARTITIONS_AT_ONCE)
+    return {stored: (offset, max(0.0, -float(remaining))) for stored, (offset, remaining) in found}

@@ -1,9 +1,11 @@
-"""Bounds what the statements of a survey read."""
+"""Bounds what the statements of a survey read, and puts many of them into one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from sqlqueue.database.log import Log
 
 T = TypeVar("T")
 
@@ -23,3 +25,17 @@ def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     """Yield the items, at most `size` of them at a time."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+def each(
+    log: Log, text: str, items: Mapping[T, Sequence[object]], size: int | None = None
+) -> Iterator[tuple[T, Sequence[Any]]]:
+    """Run a SELECT for each item, up to `size` of them (TABLES_AT_ONCE) in one statement; yield an item with each row.
+
+    text: selects a number of its own first, which is not yielded. items: the other values of each item's SELECT.
+    """
+    branch = log.dialect.branch.format(text.strip())
+    for some in chunks(list(items), size or TABLES_AT_ONCE):
+        values = [value for number, item in enumerate(some) for value in (number, *items[item])]
+        for number, *row in log.execute(" UNION ALL ".join([branch] * len(some)), values).fetchall():
+            yield some[number], row

@@ -129,28 +129,16 @@ def may_be_full(states: int, counted: int) -> bool:
 def _full(log: Log, partitions: Sequence[StoredPartition]) -> set[StoredPartition]:
     """Return those in which so many messages wait by their own outcome that nothing new is read."""
     most = partition_limits.HEADS_LIMIT
-    values = [(stored.topic, stored.group, stored.partition, stored.priority, most) for stored in partitions]
-    return {stored for stored, count in zip(partitions, _counts(log, WAITING, values)) if count >= most}
+    items = {one: (one.topic, one.group, one.partition, one.priority, most) for one in partitions}
+    return {stored for stored, (count,) in sampling.each(log, WAITING, items) if count >= most}
 
 
 def _held(log: Log, partitions: Sequence[StoredPartition]) -> set[StoredPartition]:
     """Return those of which so many messages have been delivered beyond the position that nothing new is read."""
-    most = partition_limits.WINDOW_LIMIT
-    some = [stored for stored in partitions if stored.claimed - stored.position >= NEARLY * most]
-    bounds = log.dialect.range_values
-    values = [
-        (*bounds(stored.topic, stored.partition, stored.priority, stored.position, stored.claimed), most)
-        for stored in some
-    ]
-    return {stored for stored, count in zip(some, _counts(log, CLAIMED, values)) if count >= NEARLY * most}
-
-
-def _counts(log: Log, text: str, values: Sequence[tuple[object, ...]]) -> list[int]:
-    branch = log.dialect.branch.format(text.strip())
-    found = [0] * len(values)
-    for start in range(0, len(values), sampling.PARTITIONS_AT_ONCE):
-        some = list(enumerate(values))[start : start + sampling.PARTITIONS_AT_ONCE]
-        parameters = [value for index, its in some for value in (index, *its)]
-        for index, count in log.execute(" UNION ALL ".join([branch] * len(some)), parameters).fetchall():
-            found[index] = count
-    return found
+    most, bounds = partition_limits.WINDOW_LIMIT, log.dialect.range_values
+    items = {
+        one: (*bounds(one.topic, one.partition, one.priority, one.position, one.claimed), most)
+        for one in partitions
+        if one.claimed - one.position >= NEARLY * most
+    }
+    return {stored for stored, (count,) in sampling.each(log, CLAIMED, items) if count >= NEARLY * most}

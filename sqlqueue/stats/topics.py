@@ -79,25 +79,14 @@ def topics_of(log: Log, only: str) -> list[Topic]:
 
 def dead_letters_in(log: Log, topics: Sequence[str]) -> dict[tuple[str, str], int]:
     """Return how many dead letters these dead-letter topics have, by topic and the group in which they failed."""
-    branch = log.dialect.branch.format(DEAD_LETTERS.strip())
-    found: dict[tuple[str, str], int] = {}
-    for some in sampling.chunks(topics, sampling.TABLES_AT_ONCE):
-        values = [value for index, topic in enumerate(some) for value in (index, topic, sampling.MOST_ROWS)]
-        for index, group, count in log.execute(" UNION ALL ".join([branch] * len(some)), values).fetchall():
-            found[some[index], group] = count
-    return found
+    found = sampling.each(log, DEAD_LETTERS, {topic: (topic, sampling.MOST_ROWS) for topic in topics})
+    return {(topic, group): count for topic, (group, count) in found}
 
 
 def with_messages(log: Log, topics: Iterable[str]) -> set[str]:
     """Return which of these topics have messages; dead-letter topics are left out."""
     names = sorted(name for name in topics if not name.endswith(DEAD_LETTER_SUFFIX))
-    branch = log.dialect.branch.format(ANY)
-    found: set[str] = set()
-    for some in sampling.chunks(names, sampling.TABLES_AT_ONCE):
-        values = [value for index, name in enumerate(some) for value in (index, name)]
-        rows = log.execute(" UNION ALL ".join([branch] * len(some)), values).fetchall()
-        found |= {some[index] for (index,) in rows}
-    return found
+    return {name for name, _ in sampling.each(log, ANY, {name: (name,) for name in names})}
 
 
 def scheduled_in(log: Log, refused: bool) -> dict[str, tuple[int, int]]:

@@ -15,7 +15,7 @@ from sqlqueue.database.log import Log
 from sqlqueue.management import diagnostics, doctor
 from sqlqueue.models import Activity, ConsumerGroup
 from sqlqueue.monitoring.shared_metrics import SharedMetrics
-from sqlqueue.stats import blocked, rewind_preview, sampling, throughput
+from sqlqueue.stats import rewind_preview, sampling, throughput
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.survey import survey
 from tests.admin.test_overview import page, words
@@ -57,7 +57,6 @@ def figures() -> list[Any]:
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        (blocked, "GROUPS_AT_ONCE"),
         (sampling, "PARTITIONS_AT_ONCE"),
         (sampling, "TABLES_AT_ONCE"),
     ],
