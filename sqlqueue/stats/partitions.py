@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
 from sqlqueue.database.log import Log
-from sqlqueue.models import DeliveryState, PartitionLease
+from sqlqueue.models import DeliveryState
 from sqlqueue.stats.backlogs import backlogs_of
 from sqlqueue.stats.blocked import blocked_in_partitions
 from sqlqueue.stats.positions import first_unacked, partitions_of
@@ -58,9 +58,6 @@ def partition_stats(
     first = first_unacked(log, partitions)
     behind = [stored for stored in partitions if stored in first]
     backlogs = backlogs_of(log, behind)
-    mine = {"topic": topic, "consumer_group": group}
-    leases = PartitionLease.objects.using(log.alias).filter(**mine).values_list("partition", "holder")
-    holders = dict(leases)
     states = _states(log, topic, group)
     failing = behind if may_be_full(sum(map(len, states.values())), MOST_ROWS) else []
     alive = processes(log)
@@ -92,7 +89,7 @@ def partition_stats(
                 offset,
                 age,
                 stored.settled,
-                holders.get(stored.partition, "") if stored.owned else "",
+                stored.holder if stored.owned else "",
                 stuck.get(number, ""),
                 stored.waits,
             )
