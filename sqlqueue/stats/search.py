@@ -6,14 +6,17 @@ steps.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from itertools import product
+from typing import NamedTuple
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.log import Log
 from sqlqueue.database.validation import TopicInfo
 from sqlqueue.log import layouts
 from sqlqueue.models import Message, Topic
+from sqlqueue.stats import sampling
 
 PARTITIONS_AT_ONCE = 250
 SCANNED_AT_ONCE = 5_000  # messages of a step
@@ -21,7 +24,7 @@ STEPS = 4  # of one search
 HIGHEST = 2**63 - 1
 
 # The newest of a range in one partition and priority. Index: (topic, partition, priority, offset), and nothing else.
-NEWEST = 'SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {descending} LIMIT %s'
+NEWEST = 'SELECT %s, "offset" FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {descending} LIMIT %s'
 # A step of the search for a key. Index: the same, and the messages by their primary key.
 KEYS = """
     SELECT %s, "offset", partition_key FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {descending} LIMIT %s
@@ -44,17 +47,10 @@ def topic_of(log: Log, name: str) -> TopicInfo | None:
 
 def newest(log: Log, topic: TopicInfo, most: int, low: int = 0, high: int = HIGHEST) -> list[int]:
     """Return the highest offsets of a topic that are above `low` and at or below `high`, highest first."""
-    sql = log.dialect
-    partitions = [
-        (number, priority) for number in layouts.numbers(log, topic.name) for priority in range(topic.priorities)
-    ]
-    found: list[int] = []
-    for start in range(0, len(partitions), PARTITIONS_AT_ONCE):
-        some = partitions[start : start + PARTITIONS_AT_ONCE]
-        values: list[Any] = []
-        for partition, priority in some:
-            values += (*sql.range_values(topic.name, partition, priority, low, high), most)
-        found += [offset for (offset,) in log.execute(_union(log, NEWEST, len(some)), values).fetchall()]
+    bounds = log.dialect.range_values
+    streams = product(layouts.numbers(log, topic.name), range(topic.priorities))
+    items = {stream: (*bounds(topic.name, *stream, low, high), most) for stream in streams}
+    found = [offset for _, (offset,) in sampling.each(log, NEWEST, items, PARTITIONS_AT_ONCE)]
     return sorted(found, reverse=True)[:most]
 
 
@@ -92,23 +88,16 @@ def _partitions(log: Log, topic: TopicInfo, key: str) -> list[int]:
 
 
 def _step(log: Log, topic: TopicInfo, streams: Sequence[tuple[int, int]], key: str, low: int, high: int) -> KeySearch:
-    sql = log.dialect
-    most = max(1, SCANNED_AT_ONCE // len(streams))
-    values: list[object] = []
-    for index, stream in enumerate(streams):
-        values += (index, *sql.range_values(topic.name, *stream, low, high), most)
-    rows = log.execute(_union(log, KEYS, len(streams)), values).fetchall()
+    most, bounds = max(1, SCANNED_AT_ONCE // len(streams)), log.dialect.range_values
+    items = {stream: (*bounds(topic.name, *stream, low, high), most) for stream in streams}
+    rows = [(stream, *row) for stream, row in sampling.each(log, KEYS, items, len(streams))]
     # Stop where the shortest read of any stream stopped: what another one has read below that is read again.
-    reads: dict[int, list[int]] = {}
-    for index, offset, _ in rows:
-        reads.setdefault(index, []).append(offset)
+    reads: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for stream, offset, _ in rows:
+        reads[stream].append(offset)
     reached = max((min(read) for read in reads.values() if len(read) == most), default=None)
     found = [offset for _, offset, stored in rows if stored == key and (reached is None or offset >= reached)]
     return KeySearch(sorted(found, reverse=True), reached)
-
-
-def _union(log: Log, text: str, branches: int) -> str:
-    return " UNION ALL ".join([log.dialect.branch.format(text.strip())] * branches)
 
 
 def messages_at(log: Log, offsets: Sequence[int], *columns: str) -> list[Message]:

@@ -8,10 +8,11 @@ from sqlqueue.database.log import Log
 from sqlqueue.log import layouts
 from sqlqueue.log.fetch import STREAMS_OF_ONE_FETCH, WATCH_SPAN, watch
 from sqlqueue.models import Message, Topic
+from sqlqueue.stats import sampling
 
 AT_ONCE = 1_000
 # The next offsets of a partition and priority. Index: (topic, partition, priority, offset), and nothing else.
-NEXT = 'SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {ascending} LIMIT %s'
+NEXT = 'SELECT %s, "offset" FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {ascending} LIMIT %s'
 
 
 class Tail:
@@ -61,13 +62,7 @@ class Tail:
         if horizon - self.after <= WATCH_SPAN:
             counts = watch(self.log, self.after, horizon)
             streams = [stream for stream in streams if (self.topic, *stream) in counts]
-        sql = self.log.dialect
-        offsets: list[int] = []
-        for start in range(0, len(streams), STREAMS_OF_ONE_FETCH):
-            some = streams[start : start + STREAMS_OF_ONE_FETCH]
-            values: list[object] = []
-            for stream in some:
-                values += (*sql.range_values(self.topic, *stream, self.after, horizon), AT_ONCE)
-            text = " UNION ALL ".join([sql.branch.format(NEXT)] * len(some))
-            offsets += [offset for (offset,) in self.log.execute(text, values).fetchall()]
-        return sorted(offsets)[:AT_ONCE]
+        bounds = self.log.dialect.range_values
+        items = {stream: (*bounds(self.topic, *stream, self.after, horizon), AT_ONCE) for stream in streams}
+        found = sampling.each(self.log, NEXT, items, STREAMS_OF_ONE_FETCH)
+        return sorted(offset for _, (offset,) in found)[:AT_ONCE]
