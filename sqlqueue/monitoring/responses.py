@@ -11,7 +11,6 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from django.core.serializers.json import DjangoJSONEncoder
-from django.core.signals import setting_changed
 from django.db import Error
 from django.utils import translation
 
@@ -162,11 +161,3 @@ def _judged(survey: Survey, exceeded: list[Excess]) -> dict[str, Any]:
 def as_json(body: dict[str, Any]) -> bytes:
     """Return a body as JSON in UTF-8."""
     return DjangoJSONEncoder(ensure_ascii=False).encode(body).encode()
-
-
-def _changed(*, setting: str, **_: object) -> None:
-    if setting == "SQLQUEUE":
-        _pending.forget()
-
-
-setting_changed.connect(_changed, dispatch_uid="sqlqueue.responses")

@@ -32,6 +32,7 @@ class Cached(Generic[T]):
         self._read_value = read_value
         self._locks: dict[Log, threading.Lock] = {}  # so that one that hangs holds up no other
         self._cached: dict[Log, tuple[float, T | None]] = {}
+        setting_changed.connect(self._changed)
 
     def get(self, log: Log | None = None) -> T:
         """Return the value of a log (that of DATABASE), at most STATS_INTERVAL old. A thread that asks
@@ -68,13 +69,9 @@ class Cached(Generic[T]):
         """Drop the values: the next get() reads the database."""
         self._cached.clear()
 
+    def _changed(self, *, setting: str, **_: object) -> None:
+        if setting == "SQLQUEUE":
+            self.forget()
+
 
 recent_survey: Cached[Survey] = Cached(survey)
-
-
-def _changed(*, setting: str, **_: object) -> None:
-    if setting == "SQLQUEUE":
-        recent_survey.forget()
-
-
-setting_changed.connect(_changed, dispatch_uid="sqlqueue.recent")

@@ -28,6 +28,11 @@ STATES = """
     JOIN sqlqueue_offset o ON o.topic = %s AND o.consumer_group = %s AND o."partition" = s."partition"
     AND o.priority = s.priority
 """
+# How many messages the ranges of a group hold; reads at most so many ranges. Index: the ranges' unique key.
+BLOCKED = """
+    SELECT %s, COALESCE(SUM(messages), 0) FROM (SELECT messages FROM sqlqueue_blocked_range
+    WHERE topic = %s AND consumer_group = %s LIMIT %s) AS waiting
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +150,9 @@ def states_of(log: Log, groups: Sequence[tuple[str, str]]) -> dict[tuple[str, st
     most = sampling.MOST_ROWS + 1
     found = sampling.each(log, STATES, {group: (*group, most, *group) for group in groups})
     return {group: tuple(int(count or 0) for count in counts) for group, counts in found}
+
+
+def blocked_in_groups(log: Log, groups: Sequence[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """Return how many messages lie in the blocked ranges of each (topic, group): an estimate."""
+    found = sampling.each(log, BLOCKED, {group: (*group, sampling.MOST_ROWS) for group in groups})
+    return {group: int(count) for group, (count,) in found}

@@ -9,11 +9,16 @@ from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
 from sqlqueue.database.log import Log
 from sqlqueue.models import DeliveryState
 from sqlqueue.stats.backlogs import backlogs_of
-from sqlqueue.stats.blocked import blocked_in_partitions
 from sqlqueue.stats.positions import first_unacked, partitions_of
 from sqlqueue.stats.processes import processes
 from sqlqueue.stats.sampling import MOST_ROWS
 from sqlqueue.stats.stuck import dispatched, limits_reached, may_be_full, stuck_partitions
+
+# How many messages the ranges of a group hold, by partition and priority. Index: the ranges' unique key.
+BLOCKED = """
+    SELECT "partition", priority, SUM(messages) FROM (SELECT "partition", priority, messages FROM sqlqueue_blocked_range
+    WHERE topic = %s AND consumer_group = %s LIMIT %s) AS waiting GROUP BY "partition", priority
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ def partition_stats(
     in_flight = dispatched(log, first)
     standing = () if outside_hours else stuck_partitions(behind, first, limits, in_flight, alive.work, working_for)
     stuck = {(one.partition, one.priority): one.why for one in standing}
-    ranges = blocked_in_partitions(log, topic, group, MOST_ROWS)
+    ranges = _blocked(log, topic, group)
     found = []
     for stored in partitions:
         number = stored.partition, stored.priority
@@ -104,3 +109,9 @@ def _states(log: Log, topic: str, group: str) -> dict[tuple[int, int], list[Deli
     for row in rows.only(*columns)[:MOST_ROWS]:
         found[row.partition, row.priority].append(row)
     return found
+
+
+def _blocked(log: Log, topic: str, group: str) -> dict[tuple[int, int], int]:
+    """Return about how many messages wait in the blocked ranges of each partition and priority."""
+    rows = log.execute(BLOCKED, (topic, group, MOST_ROWS)).fetchall()
+    return {(partition, priority): int(count) for partition, priority, count in rows}

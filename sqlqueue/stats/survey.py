@@ -25,9 +25,8 @@ from sqlqueue.log import layouts
 from sqlqueue.models import PublishGate, dead_letter_topic
 from sqlqueue.stats import sampling
 from sqlqueue.stats.backlogs import backlogs_of
-from sqlqueue.stats.blocked import blocked_in_groups
 from sqlqueue.stats.changes import changes
-from sqlqueue.stats.groups import GroupSurvey, limited_groups, states_of, stored_groups
+from sqlqueue.stats.groups import GroupSurvey, blocked_in_groups, limited_groups, states_of, stored_groups
 from sqlqueue.stats.horizon_lag import horizon_lag, probed
 from sqlqueue.stats.positions import StoredPartition, all_partitions, first_unacked, partitions_of
 from sqlqueue.stats.processes import Death, Late, late_ones
@@ -85,7 +84,7 @@ class Reads:
         self.horizon = probed(log, self.processes.horizon, self.highest) if alive else self.processes.horizon
         self.groups = stored_groups(log, only, only_group)
         self.states = states_of(log, list(self.groups))
-        self.blocked = blocked_in_groups(log, list(self.groups), sampling.MOST_ROWS)
+        self.blocked = blocked_in_groups(log, list(self.groups))
         names = [topic.name for topic in self.topics]
         # By dead-letter topic and group; and of all groups.
         self.dead_letters = dead_letters_in(log, [name for name in names if name.endswith(DEAD_LETTER_SUFFIX)])
