@@ -5,10 +5,13 @@ import json
 import pytest
 
 from sqlqueue import Delivery, Reject, publish
+from sqlqueue.management.commands import queuerequests
 from sqlqueue.models import Message, Request
 from sqlqueue.models.request import NEW
+from sqlqueue.operations.replay_requests import request_replay
 from tests.consuming import Consuming
 from tests.factories import MessageFactory
+from tests.logs import LOG
 from tests.management.running import run
 from tests.processes import ManageCommands, wait_until
 
@@ -155,3 +158,10 @@ class TestDiscard:
         assert letters() == 1
         again = run("queuedlq", *words)
         assert (again.code, "nothing to discard" in again.out) == (0, True)
+
+
+def test_the_newest_requests_are_listed(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queuerequests, "LISTED", 2)
+    newest = [request_replay(LOG, "orders").pk for _ in range(3)]
+    listed = json.loads(run("queuerequests", "list", "--json").out)
+    assert [one["id"] for one in listed] == newest[:0:-1]
