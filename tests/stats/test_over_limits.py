@@ -97,7 +97,7 @@ def test_where_the_counting_of_dead_letters_and_schedules_ends_is_said(
         monkeypatch.setattr(sampling, "MOST_ROWS", most)
         said = run("queuestatus").out
         assert set(re.findall(r"^[tu] +[abc] .* (\d+\+?) +\d+\.\d +", said, re.MULTILINE)) == dead_letters
-        assert re.findall(r"^[tu] +3 +1 +7 d +failures +(\S+) +0", said, re.MULTILINE) == waiting
+        assert re.findall(r"^[tu] +3 +1 +7 d +failures +\S+ +(\S+) +0", said, re.MULTILINE) == waiting
         html = words(page(admin_client))
         for text in (
             *dead_letters,
