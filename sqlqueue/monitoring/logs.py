@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlqueue import signals
@@ -23,25 +22,61 @@ def partitions_text(partitions: list[int]) -> str:
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
 
 
-def _started(*, subscriptions: list[tuple[str, str]], **fields: Any) -> None:
+def _last_line(error: str) -> str:
+    return error.strip().splitlines()[-1] if error.strip() else ""
+
+
+def _started(*, subscriber: str, subscriptions: list[tuple[str, str]], **_: Any) -> None:
     group_topics = ",".join(f"{group}/{topic}" for group, topic in subscriptions)
-    logger.info(logfmt("subscriber_started", **_own(fields), subscriptions=group_topics))
+    logger.info(logfmt("subscriber_started", subscriber=subscriber, subscriptions=group_topics))
+
+
+def _stopped(*, subscriber: str, **_: Any) -> None:
+    logger.info(logfmt("subscriber_stopped", subscriber=subscriber))
+
+
+def _acquired(*, partitions: list[int], **fields: Any) -> None:
+    logger.info(logfmt("lease_acquired", **_fields(fields), partitions=partitions_text(partitions)))
+
+
+def _released(*, partitions: list[int], **fields: Any) -> None:
+    logger.info(logfmt("lease_released", **_fields(fields), partitions=partitions_text(partitions)))
+
+
+def _lost(*, why: str, **fields: Any) -> None:
+    logger.warning(logfmt("lease_lost", **_fields(fields), meaning=why))
 
 
 def _failed(*, error: str, **fields: Any) -> None:
-    logger.warning(logfmt("delivery_failed", **_own(fields), error=_last_line(error)))
+    logger.warning(logfmt("delivery_failed", **_fields(fields), error=_last_line(error)))
     if logger.isEnabledFor(logging.DEBUG):
         # The line's text may have a % of its own, so the traceback cannot be an argument of it.
-        logger.debug("%s\n%s", logfmt("delivery_traceback", **_own(fields)), lines_below(error))
+        logger.debug("%s\n%s", logfmt("delivery_traceback", **_fields(fields)), lines_below(error))
 
 
 def _dead(*, error: str, **fields: Any) -> None:
-    logger.error(logfmt("dead_lettered", **_own(fields), error=_last_line(error)))
+    logger.error(logfmt("dead_lettered", **_fields(fields), error=_last_line(error)))
 
 
 def _died(*, database: str, **fields: Any) -> None:
     served = {"database": database} if database else {}
-    logger.error(logfmt("process_died", **_own(fields), **served))
+    logger.error(logfmt("process_died", **_fields(fields), **served))
+
+
+def _collected(**fields: Any) -> None:
+    logger.info(logfmt("messages_collected", **_fields(fields)))
+
+
+def _results_collected(**fields: Any) -> None:
+    logger.info(logfmt("results_collected", **_fields(fields)))
+
+
+def _away(**fields: Any) -> None:
+    logger.warning(logfmt("group_away", **_fields(fields), meaning="no process serves it, and collection waits for it"))
+
+
+def _refused(**fields: Any) -> None:
+    logger.error(logfmt("scheduled_message_refused", **_fields(fields)))
 
 
 def _ticked(*, schedule: str, topic: str, policy: str, count: int, missed: bool, **_: Any) -> None:
@@ -49,44 +84,34 @@ def _ticked(*, schedule: str, topic: str, policy: str, count: int, missed: bool,
         logger.warning(logfmt("ticks_missed", schedule=schedule, topic=topic, policy=policy, published=count))
 
 
-def _line(level: int, event: str, meaning: str = "") -> Callable[..., None]:
-    """Return a receiver that writes the fields of a signal."""
-
-    def write(**fields: Any) -> None:
-        own = {name: TEXTS[name](value) if name in TEXTS else value for name, value in _own(fields).items()}
-        if "why" in own:
-            own["meaning"] = own.pop("why")
-        logger.log(level, logfmt(event, **own, **({"meaning": meaning} if meaning else {})))
-
-    return write
+def _tick_refused(**fields: Any) -> None:
+    logger.error(logfmt("tick_refused", **_fields(fields)))
 
 
-def _own(fields: dict[str, Any]) -> dict[str, Any]:
+def _unreachable(*, error: Exception, **fields: Any) -> None:
+    logger.warning(logfmt("database_unreachable", **_fields(fields), error=error))
+
+
+def _fields(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in ("signal", "sender")}
 
 
-def _last_line(error: str) -> str:
-    return error.strip().splitlines()[-1] if error.strip() else ""
-
-
-TEXTS: Mapping[str, Callable[[Any], str]] = {"partitions": partitions_text}
-AWAY = "no process serves it, and collection waits for it"
 RECEIVERS = (
     (signals.subscriber_started, _started),
-    (signals.subscriber_stopped, _line(logging.INFO, "subscriber_stopped")),
-    (signals.lease_acquired, _line(logging.INFO, "lease_acquired")),
-    (signals.lease_released, _line(logging.INFO, "lease_released")),
-    (signals.lease_lost, _line(logging.WARNING, "lease_lost")),
+    (signals.subscriber_stopped, _stopped),
+    (signals.lease_acquired, _acquired),
+    (signals.lease_released, _released),
+    (signals.lease_lost, _lost),
     (signals.delivery_failed, _failed),
     (signals.dead_lettered, _dead),
     (signals.process_died, _died),
-    (signals.messages_collected, _line(logging.INFO, "messages_collected")),
-    (signals.results_collected, _line(logging.INFO, "results_collected")),
-    (signals.group_away, _line(logging.WARNING, "group_away", AWAY)),
-    (signals.message_refused, _line(logging.ERROR, "scheduled_message_refused")),
+    (signals.messages_collected, _collected),
+    (signals.results_collected, _results_collected),
+    (signals.group_away, _away),
+    (signals.message_refused, _refused),
     (signals.ticks_published, _ticked),
-    (signals.tick_refused, _line(logging.ERROR, "tick_refused")),
-    (signals.database_unreachable, _line(logging.WARNING, "database_unreachable")),
+    (signals.tick_refused, _tick_refused),
+    (signals.database_unreachable, _unreachable),
 )
 
 
@@ -95,7 +120,7 @@ def connect() -> None:
     already unless it says otherwise, and in the supervisor's processes this one does."""
     logger.disabled = False
     for signal, receiver in RECEIVERS:
-        signal.connect(receiver, weak=False, dispatch_uid="sqlqueue.logs")
+        signal.connect(receiver, weak=False, dispatch_uid=f"sqlqueue.logs.{receiver.__name__}")
 
 
 def show(verbosity: int) -> None:
