@@ -13,7 +13,7 @@ BROKEN = "\udcff"  # a byte that is not UTF-8, as it is in sys.argv
 ABSURD = (BROKEN, "", "(", "9" * 40, "NaN", "1e400", "0001-01-01T00:00", "9999-12-31T23:59:59", "2026-02-30", "x" * 300)
 CASES = (
     "queuestatus --topic=? --group=?",
-    "queuestatus --topic=? --id=? --key=?",
+    "queuestatus --topic=? --group=?",
     "queuetail ? --no-follow",
     "queuetail t --no-follow --from=?",
     "queuetail t --no-follow --key=?",
