@@ -42,7 +42,7 @@ class TestPurge:
         assert "mail" in dry.out
         assert "Nothing was done." in dry.out
         told = json.loads(run("queuepurge", "orders", "--dry-run", "--json").out)
-        assert (told["messages"], told["unsettled"], told["deleted"]) == (10, {"mail": 3}, 0)
+        assert (told["messages"], told["unsettled"], told["done"]) == (10, {"mail": 3}, False)
         assert (left(), Topic.objects.get(name="orders").purged_to) == (list(range(10)), 0)
 
     def test_what_is_settled_goes(self, shop: Consuming) -> None:

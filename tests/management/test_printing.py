@@ -111,6 +111,6 @@ def test_a_deeply_nested_result_is_printed_as_long_as_it_is(consuming: Consuming
     for _ in range(30):
         value = [value]
     ResultFactory(message_id="deep", message_offset=published.offset, result=value)
-    said = run("queuestatus", "--topic", "t", "--id", "deep", "--json")
+    said = run("queuemessage", "t", "--id", "deep", "--json")
     assert json.loads(said.out)["groups"]["g"]["result"] == value
     assert len(said.out) < 100_000
