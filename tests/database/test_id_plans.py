@@ -19,7 +19,6 @@ from tests.database.plans import Recorder, plan_of
 from tests.database.statistics import analyze
 from tests.factories import DeadLetterFactory, ResultFactory
 from tests.logs import LOG
-from tests.management.running import run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
