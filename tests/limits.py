@@ -156,7 +156,6 @@ OVER: dict[str, str] = {
     "log.scheduled:AT_ONCE": "tests/log/test_scheduled.py::test_of_a_key",
     "log.notifier:AT_MOST": "tests/faults/test_locked_heartbeats.py::test_a_publisher_does_not_wait_for_the_addresses_of_those_whom_it_wakes",
     "leases.heartbeat:AT_MOST": "tests/faults/test_locked_heartbeats.py::test_what_is_owned_is_consumed_settled_and_renewed_meanwhile_and_what_waits_is_woken",
-    "stats.search:MOST_KEYS": "tests/management/test_queuestatus.py::test_of_an_id_of_too_many_keys_some_are_named",
     "log.notifier:FEW": "tests/log/test_notifier.py::test_those_that_have_the_messages_partitions_are_woken",
     "log.notifier:MOST_ROWS": "tests/log/test_notifier.py::test_all_are_when_messages_are_many_or_something_else_is_to_be_seen",
     "log.wake_ups:FEW": "tests/log/test_notifier.py::test_those_that_have_the_messages_partitions_are_woken",
