@@ -14,7 +14,7 @@ from operator import or_
 
 from django.db.models import Q
 
-from sqlqueue.core.partition import limits as partition_limits
+from sqlqueue.core.partition import budget
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
 from sqlqueue.database.log import Log
 from sqlqueue.models import DeliveryState
@@ -123,19 +123,19 @@ def _still_for(stored: StoredPartition, work: Work) -> float:
 def may_be_full(states: int, counted: int) -> bool:
     """Tell whether so many delivery states of a group, of which at most `counted` were counted, may fill a
     partition."""
-    return states >= min(counted, partition_limits.HEADS_LIMIT)
+    return states >= min(counted, budget.HEADS_LIMIT)
 
 
 def _full(log: Log, partitions: Sequence[StoredPartition]) -> set[StoredPartition]:
     """Return those in which so many messages wait by their own outcome that nothing new is read."""
-    most = partition_limits.HEADS_LIMIT
+    most = budget.HEADS_LIMIT
     items = {one: (one.topic, one.group, one.partition, one.priority, most) for one in partitions}
     return {stored for stored, (count,) in sampling.each(log, WAITING, items) if count >= most}
 
 
 def _held(log: Log, partitions: Sequence[StoredPartition]) -> set[StoredPartition]:
     """Return those of which so many messages have been delivered beyond the position that nothing new is read."""
-    most, bounds = partition_limits.WINDOW_LIMIT, log.dialect.range_values
+    most, bounds = budget.WINDOW_LIMIT, log.dialect.range_values
     items = {
         one: (*bounds(one.topic, one.partition, one.priority, one.position, one.claimed), most)
         for one in partitions
