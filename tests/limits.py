@@ -158,8 +158,6 @@ OVER: dict[str, str] = {
     "leases.heartbeat:AT_MOST": "tests/faults/test_locked_heartbeats.py::test_what_is_owned_is_consumed_settled_and_renewed_meanwhile_and_what_waits_is_woken",
     "log.notifier:FEW": "tests/log/test_notifier.py::test_those_that_have_the_messages_partitions_are_woken",
     "log.notifier:MOST_ROWS": "tests/log/test_notifier.py::test_all_are_when_messages_are_many_or_something_else_is_to_be_seen",
-    "log.wake_ups:FEW": "tests/log/test_notifier.py::test_those_that_have_the_messages_partitions_are_woken",
-    "log.wake_ups:MOST_ROWS": "tests/log/test_notifier.py::test_all_are_when_messages_are_many_or_something_else_is_to_be_seen",
     "log.fence:AT_ONCE": "tests/log/test_fence.py::test_each_is_told_apart_whatever_goes_with_one_statement",
     "log.notifier:MOST_ADDRESSES": "tests/consumers/test_over_limits.py::test_a_consumer_beyond_those_that_are_rung_hears_of_news_by_itself",
     "log.leftovers:BATCH": "tests/log/test_collect.py::test_those_whose_time_is_over_go_in_bounded_batches_and_are_counted",
