@@ -43,7 +43,7 @@ def moment(value: Any) -> datetime:
 
 def ages(values: Iterable[Any], now: float) -> list[float]:
     """Return how many seconds before `now` (seconds since the epoch) each of these times is; 0 for a later one."""
-    found = [now - (value / 1_000_000 if isinstance(value, int) else seconds(value)) for value in values]
+    found = [now - (value / 1_000_000 if isinstance(value, int) else moment(value).timestamp()) for value in values]
     return [max(0.0, age) for age in found] if found and min(found) < 0 else found
 
 

@@ -316,7 +316,7 @@ class Dispatcher:
         """Choose for one of them, under its present load: one that is blocked does not delay the others."""
         throttle, load, shares = capacity.throttle, capacity.load, capacity.shares
         room = Room(throttle.room(*load), throttle.executions_left(load.executions))
-        queues = sum(assigned.candidates for assigned in assigned_partitions)
+        queues = sum([assigned.candidates for assigned in assigned_partitions])
         choice = Choice(room, throttle.of_ordering_queue(room.deliveries, queues))
         quotas = UrgencyQuotas(assigned_partitions) if self._urgent else None
         # They are in the order of their priorities, so without priorities the last one has none.

@@ -125,7 +125,8 @@ class Ownership:
     def may_dispatch(self, assigned: AssignedPartition) -> bool:
         """Return whether deliveries of a partition may start: its group neither rests nor leaves it."""
         subscription = assigned.lease.subscription
-        return not subscription.resting and assigned.ref.partition not in subscription.leaving
+        rests = subscription.paused or subscription.outside_hours
+        return not rests and assigned.ref.partition not in subscription.leaving
 
     def assigned_partitions(self) -> list[AssignedPartition]:
         """Return every partition that is owned now, the most urgent priorities first."""

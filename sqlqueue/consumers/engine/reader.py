@@ -164,7 +164,7 @@ class Reader:
 
     def load_due(self, assigned_partitions: Sequence[AssignedPartition], now: float) -> None:
         """Load the rows of partitions that are due, with their messages."""
-        due_rows = ((assigned, assigned.due_rows(now, assigned.options.batch_size)) for assigned in assigned_partitions)
+        due_rows = [(assigned, assigned.due_rows(now, assigned.options.batch_size)) for assigned in assigned_partitions]
         self._load([(assigned, offsets) for assigned, offsets in due_rows if offsets], now)
 
     def load(self, assigned: AssignedPartition, offsets: Sequence[int], now: float) -> None:

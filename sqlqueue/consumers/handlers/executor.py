@@ -80,7 +80,7 @@ class HandlerExecutor:
         if self.transaction is not None and not self.consumer.options.batch:
             TransactionRun(self, execution, report).run()
             return
-        run = self._run_of(execution, report)
+        run: Run = (ChunkRun if execution.batch else SingleRun)(self, execution, report)
         while (given := run.next()) is not None:
             returned = error = None
             try:
@@ -91,7 +91,7 @@ class HandlerExecutor:
 
     async def run_async(self, execution: Execution, report: Report) -> None:
         """Run the attempts of an execution of an `async def` handler."""
-        run = self._run_of(execution, report)
+        run: Run = (ChunkRun if execution.batch else SingleRun)(self, execution, report)
         while (given := run.next()) is not None:
             returned = error = None
             try:
@@ -103,9 +103,6 @@ class HandlerExecutor:
                 await sync_to_async(run.ended)(returned, error)
             else:
                 run.ended(returned, error)
-
-    def _run_of(self, execution: Execution, report: Report) -> Run:
-        return (ChunkRun if execution.batch else SingleRun)(self, execution, report)
 
     def _call(self, run: Run, deliveries: Sequence[Delivery[Any]], given: Any) -> Any:
         if self.transaction is not None:
