@@ -28,6 +28,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "sqlqueue",
+    "sqlqueue.contrib.batches",
     "sqlqueue.contrib.people",
     "sqlqueue.contrib.spark",
     "example_project.flights",

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from sqlqueue.consumers.declare.registry import consumer
     from sqlqueue.consumers.handlers.delivery import Delivery
     from sqlqueue.consumers.pull.subscribe import asubscribe, subscribe
+    from sqlqueue.contrib.batches.batch import Batch
+    from sqlqueue.contrib.batches.status import BatchStatus, cancel_batch, get_batch
     from sqlqueue.contrib.people.exceptions import HandOver
     from sqlqueue.core.new_message import NewMessage
     from sqlqueue.database.index_header import IndexHeader
@@ -28,22 +30,20 @@ if TYPE_CHECKING:
         Retry,
         SqlqueueError,
     )
-    from sqlqueue.log.batches import Batch
     from sqlqueue.log.calls import acall, call
     from sqlqueue.log.publish import apublish, apublish_many, publish, publish_many, publish_on_commit
     from sqlqueue.log.published import Published, PublishedMany
     from sqlqueue.log.scheduled import Scheduled, acancel, aget_scheduled, cancel, cancel_all, get_scheduled
     from sqlqueue.operations.acknowledge import acknowledge
     from sqlqueue.operations.replay import discard, replay
-    from sqlqueue.stats.batch_status import BatchStatus, cancel_batch, get_batch
     from sqlqueue.stats.group_status import GroupStatus
     from sqlqueue.stats.message_status import MessageStatus, aget_status, get_status
 
 # Names resolve at their first use, so that `from sqlqueue import publish` works in models.py too, before the apps are
 # ready.
 _MODULES = {
-    "Batch": "sqlqueue.log.batches",
-    "BatchStatus": "sqlqueue.stats.batch_status",
+    "Batch": "sqlqueue.contrib.batches.batch",
+    "BatchStatus": "sqlqueue.contrib.batches.status",
     "CallFailed": "sqlqueue.exceptions",
     "ConfigurationError": "sqlqueue.exceptions",
     "Delivery": "sqlqueue.consumers.handlers.delivery",
@@ -75,10 +75,10 @@ _MODULES = {
     "call": "sqlqueue.log.calls",
     "cancel": "sqlqueue.log.scheduled",
     "cancel_all": "sqlqueue.log.scheduled",
-    "cancel_batch": "sqlqueue.stats.batch_status",
+    "cancel_batch": "sqlqueue.contrib.batches.status",
     "consumer": "sqlqueue.consumers.declare.registry",
     "discard": "sqlqueue.operations.replay",
-    "get_batch": "sqlqueue.stats.batch_status",
+    "get_batch": "sqlqueue.contrib.batches.status",
     "get_scheduled": "sqlqueue.log.scheduled",
     "get_status": "sqlqueue.stats.message_status",
     "periodic": "sqlqueue.consumers.declare.periodic",
@@ -90,7 +90,13 @@ _MODULES = {
 }
 
 # The names of apps beside the core.
-_APPS = {"HandOver": "sqlqueue.contrib.people"}
+_APPS = {
+    "Batch": "sqlqueue.contrib.batches",
+    "BatchStatus": "sqlqueue.contrib.batches",
+    "HandOver": "sqlqueue.contrib.people",
+    "cancel_batch": "sqlqueue.contrib.batches",
+    "get_batch": "sqlqueue.contrib.batches",
+}
 
 __all__ = [
     "Batch",

@@ -14,7 +14,8 @@ from django.conf import settings as django_settings
 from django.core.signals import setting_changed
 from django.db import connections
 
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.core.bounds import CENTURY, duration
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, did_you_mean
 from sqlqueue.core.periodic import PERIODIC_TOPIC, ScheduleDefinition
 from sqlqueue.core.relay import is_relay_topic
 from sqlqueue.core.settings import HealthLimits, ParsedSetting, QueueOptions, TopicOptions, read
@@ -22,6 +23,24 @@ from sqlqueue.exceptions import ConfigurationError
 
 OF_SETTING = ("home", "aliases", "several")
 _at_work: ContextVar[str] = ContextVar("sqlqueue_database", default="")  # the alias of the log that is worked on
+
+
+def app_retention(name: str, default: float | None = None) -> float | None:
+    """Return the seconds that an app's setting, such as SQLQUEUE_PEOPLE, has as its RETENTION, its only option; None:
+    for ever. Raises ConfigurationError if the setting is wrong."""
+    given = getattr(django_settings, name, {})
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f"{name} must be a dict, not {given!r}")
+    for option in given:
+        if option != "RETENTION":
+            raise ConfigurationError(f"{name} has no option {option!r}.{did_you_mean(str(option), ['RETENTION'])}")
+    if (value := given.get("RETENTION", default)) is None:
+        return None
+    problems: list[str] = []
+    seconds = duration(value, f"{name}['RETENTION']", problems, 0.0, CENTURY)
+    if problems:
+        raise ConfigurationError(problems[0])
+    return seconds
 
 
 class Settings:

@@ -15,11 +15,11 @@ from sqlqueue.consumers.declare.registry import Consumer, registry
 from sqlqueue.consumers.declare.relays import of_database
 from sqlqueue.consumers.engine.subscriber import Subscriber, refuse_transaction
 from sqlqueue.consumers.handlers.inline import Failures, InlinePool
+from sqlqueue.core.effects import with_header
 from sqlqueue.core.periodic import tick_id
 from sqlqueue.database import clock
 from sqlqueue.database.log import Log, all_logs, current_log, home_log
 from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError, seconds
-from sqlqueue.log.batch_ends import sweep
 from sqlqueue.log.calls import carried_out
 from sqlqueue.log.due_times import move, next_due
 from sqlqueue.log.groups import EARLIEST
@@ -104,12 +104,10 @@ def _end(log: Log, until: datetime | None, ahead: timedelta | float | None) -> d
     return until
 
 
-def _sweep_batches(log: Log) -> None:
-    """End batches that are checked after the commit of the transaction that has sealed them, as in production: in a
-    TestCase that never comes."""
-    beyond = sweep(log)
-    while beyond:
-        beyond = sweep(log, beyond)
+def _let_effects_look(log: Log) -> None:
+    """Let effects look for what they are told of after a commit, as in production: in a TestCase that never comes."""
+    for effect in with_header():
+        effect.committed(log, ())
 
 
 def _run_due(consumers: Sequence[Consumer], deadline: float, timeout: float, failures: Failures) -> int:
@@ -124,7 +122,7 @@ def _run_due(consumers: Sequence[Consumer], deadline: float, timeout: float, fai
         while move_due(log):
             moved = True
         if not hosted:
-            _sweep_batches(log)
+            _let_effects_look(log)
         busy = with_work(log, [(one.group, one.topic) for one in consumers if one.start == EARLIEST])
         others = [one for one in consumers if one not in hosted]
         more = [one for one in others if one.start != EARLIEST or (one.group, one.topic) in busy]
@@ -150,7 +148,7 @@ def _run_hosted(consumers: Sequence[Consumer], deadline: float, timeout: float, 
                 if swept:
                     break
                 swept = True
-                _sweep_batches(home_log())
+                _let_effects_look(home_log())
             if time.monotonic() > deadline:
                 raise TimeoutError(
                     f"deliveries were still due after {timeout:g} s: does a handler retry at once for ever?"

@@ -66,6 +66,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.staticfiles",
     "sqlqueue",
+    "sqlqueue.contrib.batches",
     "sqlqueue.contrib.people",
     "sqlqueue.contrib.spark",
     "tests.app",

@@ -5,7 +5,6 @@ from django.contrib.admin import AdminSite
 from django.contrib.admin import site as default_site
 
 from sqlqueue.admin import (  # noqa: F401  (they register their pages)
-    batches,
     consumer_groups,
     dead_letters,
     messages,

@@ -24,7 +24,6 @@ FIRST = (
     "Topic",
     "ScheduledMessage",
     "PeriodicSchedule",
-    "Batch",
     "Request",
 )
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlqueue.core.membership import Member
 from sqlqueue.core.partition.ref import PartitionRef
 
 
@@ -20,18 +19,15 @@ class HeldLease:
     is renewed; lost: the partition has another owner or was released, so no outcome counts any more. Every thread
     may read them. After the control thread has acquired the lease, only the lease renewer moves the deadline; only
     the control thread sets `lost`. progress: what handlers have reported last, by attempt; handlers' threads put it
-    in, the control thread takes it out. stored_progress: the offsets whose progress is stored. members: the
-    messages in memory that belong to a batch, by offset; batch_counts: how many settled members of a batch the
-    database holds, as (acked, dead). These three are of the control thread.
+    in, the control thread takes it out. stored_progress: the offsets whose progress is stored.
+    The latter is of the control thread.
     """
 
     __slots__ = (
-        "batch_counts",
         "deadline",
         "holder",
         "id",
         "lost",
-        "members",
         "progress",
         "ref",
         "server",
@@ -49,8 +45,6 @@ class HeldLease:
         self.lost = False
         self.progress: dict[Any, Any] = {}
         self.stored_progress: set[int] = set()
-        self.members: dict[int, Member] = {}
-        self.batch_counts: dict[str, tuple[int, int]] = {}
 
     @property
     def labels(self) -> dict[str, Any]:

@@ -31,7 +31,6 @@ class NewMessage:
 
     __slots__ = (
         "at",
-        "batch",
         "content_type",
         "delay",
         "expires",
@@ -41,6 +40,7 @@ class NewMessage:
         "id",
         "key",
         "on_conflict",
+        "own",
         "payload",
         "priority",
         "unique_for",
@@ -65,7 +65,7 @@ class NewMessage:
         self.payload, self.key, self.id, self.headers, self.priority = payload, key, id, headers, priority
         self.delay, self.at, self.group, self.on_conflict = delay, at, group, on_conflict
         self.content_type, self.expires, self.unique_for = content_type, expires, unique_for
-        self.batch: str | None = None  # set by a batch that publishes it
+        self.own: dict[str, Any] | None = None  # headers of the app that publishes it
         self.fresh = False  # set where its id was made for it: no other message has that
 
     def __repr__(self) -> str:

@@ -51,6 +51,11 @@ EXPIRED: Final = Outcome(DEAD, error=TOO_LATE)  # before its handler was called
 SUPERSEDED: Final = Outcome(LOST)
 
 
+def needs(app: str) -> Outcome:
+    """Return the outcome of a message that needs an app which is not installed."""
+    return Outcome(DEAD, error=f"ConfigurationError: the message needs {app!r} in INSTALLED_APPS")
+
+
 def charged(number: int, outcome: Outcome) -> int:
     """Return how many attempts a message has had that was settled so at attempt `number`."""
     return number - 1 if outcome is EXPIRED else number

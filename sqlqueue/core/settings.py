@@ -123,7 +123,6 @@ class QueueOptions:
     RETENTION: float | None = seconds(WEEK, none=True)  # of a topic that TOPICS does not name
     HISTORY: str = one_of("failures", HISTORIES)  # of a topic that TOPICS does not name
     RECEIPT_RETENTION: float = seconds(WEEK)
-    BATCH_RETENTION: float = seconds(WEEK)  # of a batch that has ended
     LEASE_DURATION: float = seconds(30.0, SHORTEST, DAY)
     HEARTBEAT_INTERVAL: float = seconds(10.0, SHORTEST, DAY)
     BALANCE_INTERVAL: float = seconds(3.0, SHORTEST, DAY)

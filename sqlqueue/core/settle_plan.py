@@ -7,22 +7,19 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from sqlqueue.core import effects
 from sqlqueue.core.effects import EffectWrite
 from sqlqueue.core.lease import HeldLease
-from sqlqueue.core.membership import Member
-from sqlqueue.core.outcomes import COMMITTED, SUCCESS, Outcome
+from sqlqueue.core.outcomes import COMMITTED, EXPIRED, SUCCESS, Outcome, needs
 from sqlqueue.core.partition.blocked import StoredRange
 from sqlqueue.core.replies import reply_kept
 
 # Whether a message is in flight. ALONE is the least value of one that is alone: the column holds TOGETHER + the
 # attempt's deaths, which is how many consumer processes in a row have ended with the message once this one has, too.
 NOT_IN_FLIGHT, TOGETHER, ALONE = range(3)
-# The same column of an acked row: the message belongs to a batch, and is a dead letter. Other acked rows have 0.
-DEAD_MEMBER = -1
 
 HEAVY = 4_096  # characters of a message whose payload does not stay in memory for its ack
 
@@ -73,8 +70,7 @@ def sizes_of(messages: Iterable[Sequence[Any]]) -> list[int]:
 
 
 class StoredRow(NamedTuple):
-    """A delivery-state row as it is read: remaining is in seconds until it is due, by the database's clock;
-    headers: its message's, of an acked row that was read when its partition was acquired."""
+    """A delivery-state row as it is read: remaining is in seconds until it is due, by the database's clock."""
 
     offset: int
     acked: bool
@@ -82,7 +78,6 @@ class StoredRow(NamedTuple):
     retry_count: int
     remaining: float
     key: str
-    headers: Any = None
 
 
 class RowWrite(NamedTuple):
@@ -154,10 +149,14 @@ class Attempt:
         return size_of(self.message)
 
     @property
-    def expired(self) -> bool:
-        """Its message's time was over when it started."""
-        expires = self.message.expires
-        return expires is not None and self.started >= expires
+    def refused(self) -> Outcome | None:
+        """Its outcome if its handler is not to be called: its message's time was over when it started, or that needs an
+        app which is not installed."""
+        message = self.message
+        if message.expires is not None and self.started >= message.expires:
+            return EXPIRED
+        app = effects.missing_app(message.headers) if message.headers is not None else ""
+        return needs(app) if app else None
 
     @property
     def alone(self) -> bool:
@@ -234,11 +233,17 @@ class Execution:
             return unstarted
 
 
-class Filtered(Enum):
+class Filtered(NamedTuple):
     """What a message is remembered as, instead of an attempt, that the consumer's filter has left out: it is acked
-    without one."""
+    without one. effects: what its effects write."""
 
-    FILTERED = 1
+    effects: Sequence[EffectWrite] = ()
+
+    @classmethod
+    def of(cls, lease: HeldLease, message: FetchedMessage) -> Filtered:
+        """Return what a message of a partition is remembered as."""
+        offset, headers = message.offset, message.headers
+        return cls([EffectWrite(lease, offset, 0, effect, True, headers) for effect in effects.of_headers(headers)])
 
 
 class SettledAttempt(NamedTuple):
@@ -271,9 +276,8 @@ class SettlePlan:
     blocked range covered until now; atomic: handlers settle in transactions of their own, which may be ahead of this
     plan; release: this is the last plan under the lease; keep_results: for how many seconds what the handlers returned
     is stored, None for not at all; filtered: how many messages it acks that the consumer's filter has left out;
-    members: the messages of batches that are settled for good with this plan, which leaves no row of them, by offset;
-    effects: what effects write; ahead: `claimed` is above what was dispatched; falls_back: it was, and is
-    to be no more.
+    effects: what effects write; ahead: `claimed` is above what was dispatched; falls_back: it was, and is to be no
+    more.
     """
 
     lease: HeldLease
@@ -291,7 +295,6 @@ class SettlePlan:
     release: bool = False
     keep_results: float | None = None
     filtered: int = 0
-    members: Mapping[int, Member] = field(default_factory=dict)
     effects: Sequence[EffectWrite] = ()
     ahead: bool = False
     falls_back: bool = False
@@ -308,19 +311,17 @@ class SettlePlan:
             settled=tuple(
                 SettledAttempt(each.attempt, COMMITTED) if each.offset in committed else each for each in self.settled
             ),
-            members={
-                offset: Member(member.batch) if offset in committed else member
-                for offset, member in self.members.items()
-            },
             effects=tuple(each for each in self.effects if each.offset not in committed),
         )
 
 
 class SettleResult(NamedTuple):
     """What the execution of a plan has written. settled, dead: those of the plan, except that a message which its
-    handler's own transaction had settled is acked; stale: the fencing token was stale, and nothing was written."""
+    handler's own transaction had settled is acked; stale: the fencing token was stale, and nothing was written;
+    effects: what effects have written."""
 
     plan: SettlePlan
     settled: Sequence[SettledAttempt]
     dead: Sequence[DeadLetter]
     stale: bool = False
+    effects: Sequence[EffectWrite] = ()

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sqlqueue.core.membership import batch_of
 from sqlqueue.core.partition.blocked import StoredRange
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import StoredRow
@@ -92,11 +91,10 @@ UNSETTLED = """
 # A row of a message in doubt.
 IN_DOUBT = "(%s, %s, %s, %s, %s, {false}, 1, 1)"
 ROW_COLUMNS = 'topic, consumer_group, "partition", priority, message_offset, acked, in_flight, retry_count'
-# The delivery-state rows of an assigned partition, with their messages' keys, and of acked ones the headers, which name
-# their batch. Index: the states' unique key; the log's primary key.
+# The delivery-state rows of an assigned partition, with their messages' keys. Index: the states' unique key; the log's
+# primary key.
 ROWS = """
-    SELECT s.message_offset, s.acked, s.in_flight, s.retry_count, {remaining}, m.partition_key,
-    CASE WHEN s.acked = {true} THEN {headers} END
+    SELECT s.message_offset, s.acked, s.in_flight, s.retry_count, {remaining}, m.partition_key
     FROM sqlqueue_delivery_state s LEFT JOIN sqlqueue_message m ON m."offset" = s.message_offset
     WHERE s.topic = %s AND s.consumer_group = %s AND s."partition" = %s AND s.priority = %s
     AND s.message_offset > %s ORDER BY s.message_offset LIMIT %s
@@ -310,9 +308,7 @@ def _recover(log: Log, offset: Offset, token: int, horizon: int) -> AcquiredPart
         _insert_rows_in_doubt(log, ref, position, claimed)
         position = max(position, min(claimed, horizon))
     rows, blocked = _rows(log, ref), ranges(log, ref)
-    # Members of batches hold the watermark, too, until a settle of the new owner has counted them: their headers are in
-    # the log.
-    unacked = [row.offset - 1 for row in rows if not (row.acked and not row.headers) and row.offset <= position]
+    unacked = [row.offset - 1 for row in rows if not row.acked and row.offset <= position]
     watermark = max(offset.offset_acked, min([position, *unacked, *(one.low for one in blocked)]))
     Offset.objects.using(log.alias).filter(id=offset.id).update(
         fencing_token=token, position=position, claimed_to=position, offset_acked=watermark
@@ -339,17 +335,14 @@ def _insert_rows_in_doubt(log: Log, ref: PartitionRef, low: int, high: int) -> N
 def _rows(log: Log, ref: PartitionRef) -> list[StoredRow]:
     """Return every delivery-state row of a partition, ascending; a bounded number with each statement."""
     text = ROWS.replace("{remaining}", log.dialect.remaining("s.invisible_until"))
-    text = text.replace("{headers}", log.dialect.json_text("m.headers"))
     key = (ref.topic, ref.group, ref.partition, ref.priority)
     rows: list[StoredRow] = []
     low, more = 0, True
     while more:
         found = log.execute(text, (*key, low, ROWS_AT_ONCE)).fetchall()
         more = len(found) == ROWS_AT_ONCE
-        for low, acked, in_flight, count, remaining, message_key, headers in found:
-            of_batch = headers if batch_of(headers) else None
-            row = (low, bool(acked), in_flight, max(0, count), float(remaining), message_key or "", of_batch)
-            rows.append(StoredRow(*row))
+        for low, acked, in_flight, count, remaining, message_key in found:
+            rows.append(StoredRow(low, bool(acked), in_flight, max(0, count), float(remaining), message_key or ""))
     return rows
 
 

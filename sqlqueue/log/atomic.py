@@ -3,6 +3,10 @@ all."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from sqlqueue.core.effects import EffectWrite, of_headers, with_header, write
+from sqlqueue.core.outcomes import COMMITTED, Outcome
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database.log import Log
@@ -40,11 +44,29 @@ class Superseded(LeaseLost):
 
 
 def settle_execution(log: Log, execution: Execution, attempts: list[Attempt], guard: Guard | None = None) -> int | None:
-    """Ack these attempts in the current transaction; return the new position if that moved it.
+    """Ack these attempts in the current transaction, and write the effects of their messages; return the new position
+    if that moved it.
 
     Raises LeaseLost if the token is stale or an attempt was superseded, and BrokenTransaction if the guard's
     transaction has ended: then everything rolls back.
     """
+    moved_to = _ack(log, execution, attempts, guard)
+    if with_header():
+        write(log, committed_effects((attempt, COMMITTED) for attempt in attempts))
+    return moved_to
+
+
+def committed_effects(settled: Iterable[tuple[Attempt, Outcome]]) -> list[EffectWrite]:
+    """Return what handlers' own transactions write of the effects of their messages, by the outcomes of these."""
+    return [
+        EffectWrite(attempt.lease, attempt.offset, attempt.number, effect, True, attempt.message.headers)
+        for attempt, outcome in settled
+        if outcome.committed
+        for effect in of_headers(attempt.message.headers)
+    ]
+
+
+def _ack(log: Log, execution: Execution, attempts: list[Attempt], guard: Guard | None) -> int | None:
     lease = execution.lease
     to = execution.move_for(attempts)
     # A settle of the owner, and a change of owner, wait for this transaction's end.

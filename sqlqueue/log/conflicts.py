@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 
-from sqlqueue.core.membership import batch_of
+from sqlqueue.core.effects import of_headers
 from sqlqueue.database import retries
 from sqlqueue.database.clock import moment
 from sqlqueue.database.gate import find_offset, ids_in_log, ids_scheduled, insert_many, insert_new, insert_one
@@ -27,7 +27,7 @@ from sqlqueue.database.scheduling import (
     take_scheduled,
     withdraw,
 )
-from sqlqueue.log import batch_parts
+from sqlqueue.log import withdrawing
 from sqlqueue.log.published import CREATED, IGNORED, UPDATED, Status
 
 
@@ -113,15 +113,13 @@ def _replace_now(log: Log, row: LogRow) -> tuple[int | None, Status]:
 
 
 def _replaced(log: Log, existing: Existing, row: LogRow, replace: Callable[[], bool]) -> bool:
-    """Replace a scheduled message; False if it is not there any more. If it belongs to a batch, that has one less: what
-    replaces it is no member."""
-    batch = batch_of(existing.headers)
-    if not batch:
+    """Replace a scheduled message; False if it is not there any more. What replaces it has none of its effects."""
+    if not of_headers(existing.headers):
         return replace()
     with log.atomic(savepoint=False):
         done = replace()
         if done:
-            batch_parts.take_out(log, {batch_parts.PartKey(batch, row.topic, existing.group or ""): 1})
+            withdrawing.replaced(log, row.topic, existing.group or "", existing.headers)
     return done
 
 

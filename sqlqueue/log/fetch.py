@@ -31,11 +31,8 @@ POLL_HEAD = """
     (SELECT {due_in} FROM sqlqueue_scheduled_message WHERE refused = {false} ORDER BY due_at LIMIT 1), {shared},
     {requested}{proof}
 """
-# Whether an operator's request is not done, or a batch not over. Index: their states.
-REQUESTED = f"""
-    CASE WHEN EXISTS (SELECT 1 FROM sqlqueue_request WHERE state IN ({STATES}))
-    OR EXISTS (SELECT 1 FROM sqlqueue_batch WHERE over = {{false}}) THEN 1 ELSE 0 END
-""".strip()
+# Whether an operator's request is not done. Index: (state).
+REQUESTED = f"CASE WHEN EXISTS (SELECT 1 FROM sqlqueue_request WHERE state IN ({STATES})) THEN 1 ELSE 0 END"
 # The partitions that have messages in a range of the log, and how many. Index: the primary key.
 WATCH = """
     SELECT topic, "partition", priority, COUNT(*) FROM sqlqueue_message{by_offset}
@@ -65,8 +62,8 @@ FETCHED = MESSAGE + 1  # those of FETCH and LOOK
 
 class Head(NamedTuple):
     """The highest visible offset; in how many seconds the next scheduled message is due: 0 or less if one is, None if
-    there is none; the horizon that is shared, None if there is none; whether an operator's request is not done, or a
-    batch not over, None if that was not asked."""
+    there is none; the horizon that is shared, None if there is none; whether an operator's request is not done,
+    None if that was not asked."""
 
     highest: int
     due_in: float | None

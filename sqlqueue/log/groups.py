@@ -15,7 +15,7 @@ from sqlqueue.database.dialects.base import marks_of
 from sqlqueue.database.horizon import Horizon, on_one_server
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.log import acked_marks, batch_recounts, layouts
+from sqlqueue.log import acked_marks, layouts, withdrawing
 from sqlqueue.log.succession import give_leases, leased
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, LimitShare, Offset, PartitionLease, Topic
@@ -165,7 +165,7 @@ def _remove(log: Log, group: str, topic: str) -> bool:
     DeliveryState.objects.using(log.alias).filter(topic=topic, consumer_group=group).delete()
     BlockedRange.objects.using(log.alias).filter(topic=topic, consumer_group=group).delete()
     LimitShare.objects.using(log.alias).filter(topic=topic, consumer_group=group).delete()
-    batch_recounts.forget_group(log, group, topic)
+    withdrawing.remove_group(log, topic, group)
     deleted, _ = ConsumerGroup.objects.using(log.alias).filter(topic=topic, consumer_group=group).delete()
     return bool(deleted)
 

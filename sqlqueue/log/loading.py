@@ -69,8 +69,7 @@ def _state(values: Sequence[Any], message: FetchedMessage) -> StoredRow | None:
     acked, in_flight, attempts, remaining = values
     if acked is None:
         return None
-    values_of = (message.offset, bool(acked), in_flight, max(0, attempts), float(remaining), message.key)
-    return StoredRow(*values_of, message.headers if acked else None)
+    return StoredRow(message.offset, bool(acked), in_flight, max(0, attempts), float(remaining), message.key)
 
 
 def load(

@@ -6,6 +6,7 @@ from asyncio import _get_running_loop
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 UNTRACED = nullcontext()
 MOST_AT_ONCE = 1_000  # messages of an iterator that are in memory
 __all__ = ["Published", "PublishedMany", "check", "publish", "publish_many", "publish_on_commit"]
+
+# What publishes tasks inside an app's block, such as that of a batch, whose members they are.
+in_block: ContextVar[Callable[[str, NewMessage], Published] | None] = ContextVar("sqlqueue_in_block", default=None)
 
 
 def publish(
@@ -180,6 +184,13 @@ def _publish_stream(log: Log, rows: Iterable[LogRow]) -> tuple[PublishedMany, in
             counts.update(statuses)
             entered += of_these
     return PublishedMany(None, None, *(counts[status] for status in STATUSES)), entered
+
+
+def publish_in_block(topic: str, message: NewMessage) -> Published:
+    """Publish a message in the transaction that is open on DATABASE, as an app's block around the call wants it: see
+    in_block."""
+    publish_it = in_block.get()
+    return publish_message(topic, message, log=home_log()) if publish_it is None else publish_it(topic, message)
 
 
 apublish = async_twin(publish)

@@ -21,7 +21,7 @@ from sqlqueue.payloads.topic_types import published_as
 from sqlqueue.payloads.versions import with_own
 
 CHOICES = get_args(OnConflict)
-NOTHING_OWN = (1, None, None, None)  # version 1, no content type, no batch, no reply
+NOTHING_OWN = (1, None, None, None)  # version 1, no content type, none of an app, no reply
 
 
 class PublishedTopic:
@@ -52,7 +52,7 @@ class PublishedTopic:
         if text is None:
             body = body_of(name, kind, message.payload, content_type)
             text = encode_payload(name, kind, message.payload) if body is None else NOTHING
-        own = (self._version, content_type, message.batch, reply_kept)
+        own = (self._version, content_type, message.own, reply_kept)
         if headers is not None or own != NOTHING_OWN:
             headers = with_own(headers, *own)
         row = log_row(self.info, message, text, None if headers is None else encode_headers(headers))

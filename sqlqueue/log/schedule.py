@@ -27,7 +27,7 @@ from sqlqueue.database.server_identity import forget_session
 from sqlqueue.database.sizes import LIGHT
 from sqlqueue.database.validation import refuse_dead_letters
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE, InvalidMessage, SqlqueueError
-from sqlqueue.log import batch_parts
+from sqlqueue.log import withdrawing
 from sqlqueue.log.notifier import notify_after_commit
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import ScheduledMessage
@@ -194,7 +194,7 @@ def _move(log: Log, only: int | None = None) -> int | None:
         repeated = [id for id, row in zip(taken, rows) if identity_of(row) not in new]
         if repeated:  # published while they were being scheduled, or by plain SQL with an id that the log has
             logger.info(logfmt("scheduled_messages_repeated", messages=len(repeated)))
-            batch_parts.take_out(log, batch_parts.lock_scheduled(log, repeated))
+            withdrawing.withdraw_scheduled(log, repeated)
         log.execute(log.dialect.delete("sqlqueue_scheduled_message", "id", len(taken)), taken)
         notify_after_commit(log, rows)
     return len(rows) + refused

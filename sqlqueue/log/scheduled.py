@@ -14,7 +14,7 @@ from sqlqueue.database.ids import FIND_SCHEDULED
 from sqlqueue.database.log import Log, current_log
 from sqlqueue.database.scheduling import TAKE
 from sqlqueue.exceptions import InvalidMessage
-from sqlqueue.log import batch_parts, task_states
+from sqlqueue.log import task_states, withdrawing
 from sqlqueue.log.placement import first_found, searched
 from sqlqueue.log.topics import planned
 from sqlqueue.models import ScheduledMessage
@@ -155,16 +155,12 @@ def _cancel(log: Log, identity: tuple[str, str, str]) -> bool:
 
 
 def _take(log: Log, number: int, identity: tuple[str, str, str]) -> bool:
-    """Delete a scheduled message; False if it is not there any more. If it belongs to a batch, that has one less."""
-    rows = ScheduledMessage.objects.using(log.alias).filter(pk=number)
-    if not batch_parts.members(rows):
+    """Delete a scheduled message; False if it is not there any more."""
+    if not withdrawing.scheduled_with_effect(ScheduledMessage.objects.using(log.alias).filter(pk=number)):
         return bool(log.execute(TAKE, (number, *identity)).rowcount)
     with log.atomic(savepoint=False):
-        parts = batch_parts.lock_scheduled(log, [number])
-        taken = bool(log.execute(TAKE, (number, *identity)).rowcount)
-        if taken:
-            batch_parts.take_out(log, parts)
-    return taken
+        withdrawing.withdraw_scheduled(log, [number])
+        return bool(log.execute(TAKE, (number, *identity)).rowcount)
 
 
 def _cancel_all(log: Log, topic: str, key: str) -> int:
@@ -174,7 +170,7 @@ def _cancel_all(log: Log, topic: str, key: str) -> int:
         if found:
             if task_states.has_tasks(topic):
                 task_states.withdraw(log, found)
-            batch_parts.take_out(log, batch_parts.lock_scheduled(log, found))
+            withdrawing.withdraw_scheduled(log, found)
             text = log.dialect.delete("sqlqueue_scheduled_message", "id", len(found), ("topic", "partition_key"))
             count += log.execute(text, (*found, topic, key)).rowcount
             last = found[-1]

@@ -18,7 +18,7 @@ from sqlqueue.database.gate import insert_failed
 from sqlqueue.database.insert_sql import FailedRow, LogRow, Stored
 from sqlqueue.database.log import Log
 from sqlqueue.database.sizes import LIGHT, insert_all, size
-from sqlqueue.log import batch_counts, blocked_ranges, fence, progress, task_states, topics
+from sqlqueue.log import blocked_ranges, fence, progress, task_states, topics
 from sqlqueue.log.results import are_asked_for, write_results
 
 logger = logging.getLogger("sqlqueue")
@@ -68,18 +68,13 @@ def settle(
     if all(_is_plain(plan, histories) for plan in plans) and not log.connection.in_atomic_block:
         moved = retries.run_statement(log, _advance_all, log, plans)
         return [_result(plan, plan if plan in moved else None) for plan in plans]
-    if not any(plan.members for plan in plans):
-        return [_result(*each) for each in retries.run(log, _settle, log, plans, worker, histories, now)]
-    batch_counts.read(log, plans)
-    pairs = retries.run(log, _settle, log, plans, worker, histories, now)
-    batch_counts.remember(written for _, written in pairs if written is not None)
-    return [_result(*each) for each in pairs]
+    return [_result(*each) for each in retries.run(log, _settle, log, plans, worker, histories, now)]
 
 
 def _is_plain(plan: SettlePlan, histories: dict[str, str]) -> bool:
     receipts = plan.settled and histories.get(plan.lease.ref.topic) == "all"
     results = plan.settled and (plan.lease.stored_progress or are_asked_for(plan))
-    written = plan.rows or plan.deletes or plan.ranges or plan.dead or plan.members or plan.effects
+    written = plan.rows or plan.deletes or plan.ranges or plan.dead or plan.effects
     # What lowers C needs a transaction: a statement that a lost connection left behind could run after the next claim.
     return not (plan.falls_back or written or receipts or results)
 
@@ -87,7 +82,7 @@ def _is_plain(plan: SettlePlan, histories: dict[str, str]) -> bool:
 def _result(given: SettlePlan, written: SettlePlan | None) -> SettleResult:
     if written is None:
         return SettleResult(given, (), (), stale=True)
-    return SettleResult(given, written.settled, written.dead)
+    return SettleResult(given, written.settled, written.dead, effects=written.effects)
 
 
 def _settle(
@@ -101,12 +96,10 @@ def _settle(
     blocked_ranges.write(log, written.values())
     for plan in written.values():
         _write_dead_letters(log, plan)
-        if plan.effects:
-            effects.write(log, plan.lease, plan.effects)
+    effects.write(log, [each for plan in written.values() for each in plan.effects])
     _write_receipts(log, written.values(), worker, histories, now)
     write_results(log, written.values(), now)
     progress.delete_settled(log, written.values())
-    batch_counts.write(log, written.values())
     return [(plan, written.get(plan)) for plan in plans]
 
 

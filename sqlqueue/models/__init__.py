@@ -3,7 +3,6 @@ tracing and everything above it."""
 
 from sqlqueue.models.acked_mark import AckedMark
 from sqlqueue.models.activity import Activity
-from sqlqueue.models.batch import Batch, BatchGroup, BatchPart, BatchProgress
 from sqlqueue.models.blocked_range import BlockedRange
 from sqlqueue.models.collected_message import CollectedMessage
 from sqlqueue.models.consumer_group import ConsumerGroup
@@ -32,10 +31,6 @@ from sqlqueue.models.unique_message import UniqueMessage
 __all__ = [
     "AckedMark",
     "Activity",
-    "Batch",
-    "BatchGroup",
-    "BatchPart",
-    "BatchProgress",
     "BlockedRange",
     "CollectedMessage",
     "ConsumerGroup",

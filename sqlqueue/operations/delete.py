@@ -11,7 +11,6 @@ from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log import batch_parts
 from sqlqueue.log.collect import delete_free
 from sqlqueue.log.groups import lock_topic
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset, Topic
@@ -131,17 +130,9 @@ def _delete(log: Log, topic: str, offsets: Sequence[int]) -> Deleted:
     messages = _messages(log, topic, offsets)
     found = _open(log, topic, messages)
     waiting, in_flight = _all_of(found, "waiting"), _all_of(found, "in_flight")
-    in_flight |= _uncounted(log, topic, {message.offset for message in messages} - waiting - in_flight)
     settled = [message.offset for message in messages if message.offset not in waiting | in_flight]
     deleted = len(delete_free(log, settled))
     return Deleted(deleted, len(waiting - in_flight), len(in_flight) + len(settled) - deleted)
-
-
-def _uncounted(log: Log, topic: str, settled: Collection[int]) -> set[int]:
-    """Return those settled messages that belong to a batch and have a row yet: a settle of their owner is about to
-    count them, and needs them for that."""
-    states = DeliveryState.objects.using(log.alias).filter(topic=topic, message_offset__in=list(settled))
-    return set(batch_parts.in_log(log, set(states.values_list("message_offset", flat=True))))
 
 
 def _messages(log: Log, topic: str, offsets: Sequence[int]) -> list[Message]:

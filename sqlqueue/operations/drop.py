@@ -22,7 +22,7 @@ from sqlqueue.database.horizon import Horizon, on_one_server
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
-from sqlqueue.log import groups, task_states
+from sqlqueue.log import groups, task_states, withdrawing
 from sqlqueue.log.change_state import under_way
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import (
@@ -87,7 +87,7 @@ def preview_drop(log: Log, topic: str) -> DropPreview:
         not found.unsettled,
         ScheduledMessage.objects.using(log.alias).filter(topic=topic).count(),
         Message.objects.using(log.alias).filter(topic=dead_letter_topic(topic)).count(),
-        effects.unsettled(log, topic),
+        effects.lost_with(log, topic),
         _subscribers(log, topic),
     )
 
@@ -186,6 +186,10 @@ def _delete(log: Log, model: Lost, which: dict[str, Any], server: ServerIdentity
 def _delete_some(log: Log, model: Lost, which: dict[str, Any], server: ServerIdentity) -> int:
     rows = model._default_manager.using(log.alias).filter(**which)
     ids = list(rows.values_list("pk", flat=True)[:DELETED_AT_ONCE])
+    if model is ScheduledMessage:
+        withdrawing.withdraw_scheduled(log, ids)
+    else:
+        withdrawing.withdraw(log, which["topic"], "", ids)
     rows.filter(pk__in=ids).only("pk").delete()
     server.confirm()
     return len(ids)
@@ -198,7 +202,7 @@ def _drop(log: Log, effect: Effect, topic: str, server: ServerIdentity) -> int:
 
 
 def _drop_some(log: Log, effect: Effect, topic: str, server: ServerIdentity) -> int:
-    count = effect.drop(log, topic, DELETED_AT_ONCE)
+    count = effect.withdrawn(log, topic, "", None)
     server.confirm()
     return count
 

@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.db import IntegrityError
-from django.db.models import QuerySet
 
 from sqlqueue.conf import settings
 from sqlqueue.core.codec import checked_json, encode, encode_headers
@@ -21,8 +20,7 @@ from sqlqueue.database.limits import check_row
 from sqlqueue.database.log import Log
 from sqlqueue.database.validation import log_row
 from sqlqueue.exceptions import InvalidMessage
-from sqlqueue.log import batch_parts, task_states
-from sqlqueue.log.batch_parts import PartKey
+from sqlqueue.log import task_states, withdrawing
 from sqlqueue.log.notifier import notify_after_commit
 from sqlqueue.log.published_topic import checked_due
 from sqlqueue.log.topics import planned, topic_info
@@ -53,7 +51,8 @@ def edit(
     """Change a scheduled message (its `number` is its row's id); one that was refused may enter the log again.
 
     topic, key, id, payload, headers, priority, group, at: as in publish; what is not given stays, and so do the headers
-    that the queue has added. Of a task only priority and at may be changed, and no message becomes one. id "": a fresh
+    that the queue has added. Of a task only priority and at may be changed, and no message
+    becomes one; what belongs to a batch keeps its topic and its group. id "": a fresh
     one, once it enters the log. payload: JSON, or bytes, whose content type stays. payload_json: the payload as JSON
     text, stored unchanged, instead of `payload`. What expires does so after the same time from when it is due.
 
@@ -103,13 +102,15 @@ def _edit(log: Log, number: int, changes: dict[str, Any], texts: dict[str, Any],
         raise InvalidMessage(
             f"message {number} is no longer scheduled: it has entered the log, or was taken back; nothing was changed"
         )
-    before, group_before = (found.topic, found.partition_key, found.message_id), found.target_group
+    before = (found.topic, found.partition_key, found.message_id)
+    target = (found.topic, found.target_group)
     if headers is not KEEP:
         texts = {**texts, "headers": encode_headers(corrected(headers, rows.values_list("headers", flat=True).get()))}
     task_states.check_edit(found.topic, {**changes, **texts})
     for name, value in changes.items():
         setattr(found, name, value)
-    _keep_batch(log, found, rows, before[0], group_before)
+    if (found.topic, found.target_group) != target:
+        withdrawing.refuse_another_target(rows)
     _check(log, found, texts)
     if (found.topic, found.partition_key, found.message_id) != before:
         _check_id(log, found)
@@ -120,20 +121,6 @@ def _edit(log: Log, number: int, changes: dict[str, Any], texts: dict[str, Any],
     named = ", ".join([f'"{name}" = %s' for name in columns] or ["id = id"])
     log.execute(UPDATE.replace("{columns}", named), (*columns.values(), number))
     notify_after_commit(log)
-
-
-def _keep_batch(
-    log: Log,
-    found: ScheduledMessage,
-    rows: QuerySet[ScheduledMessage],
-    topic: str,
-    group: str,
-) -> None:
-    """Let a member of a batch whose topic or group is another one count there. topic, group: those before the edit."""
-    batch = batch_parts.members(rows).get(found.pk)
-    if batch is not None and (found.topic, found.target_group) != (topic, group):
-        parts = {PartKey(batch, topic, group): -1, PartKey(batch, found.topic, found.target_group): 1}
-        batch_parts.change(log, parts)
 
 
 def _check(log: Log, found: ScheduledMessage, texts: dict[str, Any]) -> None:
@@ -193,6 +180,6 @@ def _withdraw(log: Log, numbers: Sequence[int]) -> int:
     free = _free(log, numbers)
     if free:
         task_states.withdraw(log, free)
-        batch_parts.take_out(log, batch_parts.lock_scheduled(log, free))
+        withdrawing.withdraw_scheduled(log, free)
         log.execute(log.dialect.delete("sqlqueue_scheduled_message", "id", len(free)), free)
     return len(free)

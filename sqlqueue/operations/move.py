@@ -14,7 +14,7 @@ from sqlqueue.database.horizon import Horizon, on_one_server
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log import acked_marks, batch_recounts, layouts
+from sqlqueue.log import acked_marks, layouts, withdrawing
 from sqlqueue.log.groups import lock_topic, revoke
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Offset, PartitionLease, Topic
 from sqlqueue.models.delivery_state import DeliveryStateQuerySet
@@ -65,7 +65,7 @@ def _move(
     locked = lock_topic(log, topic)
     revoke(log, group, topic, partition)
     acked_marks.forget_above(log, topic, target)
-    batch_recounts.before_move(log, group, topic, partition, target)
+    withdrawing.before_move(log, group, topic, partition, target)
     mine = {"topic": topic, "consumer_group": group}
     registered = ConsumerGroup.objects.using(log.alias).filter(**mine)
     one = registered.first()

@@ -20,7 +20,7 @@ from sqlqueue.database.horizon import Horizon, highest_offset, on_one_server
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log import batch_recounts, layouts
+from sqlqueue.log import layouts, withdrawing
 from sqlqueue.log.collect import collect_topic
 from sqlqueue.log.groups import lock_topic, revoke
 from sqlqueue.log.status import unacked_streams
@@ -159,7 +159,7 @@ def _skip(log: Log, group: str, topic: str, target: int, server: ServerIdentity)
     registered = ConsumerGroup.objects.using(log.alias).filter(**mine).first()
     if registered is None:
         return False
-    batch_recounts.before_move(log, group, topic, None, target, keeps_states=True)
+    withdrawing.before_move(log, group, topic, None, target, keeps_states=True)
     add_missing_offsets(log, registered, locked, layouts.numbers(log, topic))
     offsets = Offset.objects.using(log.alias).filter(**mine)
     states = DeliveryState.objects.using(log.alias).filter(**mine)

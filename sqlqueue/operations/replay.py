@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,8 +19,7 @@ from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.log import Log
 from sqlqueue.database.sizes import insert_all
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log import batch_parts
-from sqlqueue.log.batch_parts import PartKey
+from sqlqueue.log import withdrawing
 from sqlqueue.log.groups import lock_topic, registered
 from sqlqueue.log.notifier import notify_after_commit
 from sqlqueue.log.placement import worked_on
@@ -220,9 +218,8 @@ def replay_some(log: Log, selection: DeadLetterSelection, most: int) -> list[Rep
         for payload, headers in (one.to_copy(),)
     ]
     insert_many(log, copies, may_repeat=False)
-    batches = batch_parts.in_log(log, [one.offset for one in chosen])
-    again = Counter(PartKey(batches[one.offset], topic, one.failed_group) for one in chosen if one.offset in batches)
-    batch_parts.change(log, replayed=again)
+    for group in sorted({one.failed_group for one in chosen}):
+        withdrawing.give_back(log, topic, group, [one.offset for one in chosen if one.failed_group == group])
     _write_receipts(log, topic, chosen, [copy.id for copy in copies])
     _delete(log, [one.offset for one in chosen])
     notify_after_commit(log)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from sqlqueue.core.keys import GROUP_LENGTH, checked_name, new_id
@@ -12,8 +11,7 @@ from sqlqueue.database.insert_sql import LogRow, Stored
 from sqlqueue.database.log import Log
 from sqlqueue.database.scheduling import copy_scheduled, insert_scheduled
 from sqlqueue.exceptions import InvalidMessage, seconds
-from sqlqueue.log import batch_parts
-from sqlqueue.log.batch_parts import PartKey
+from sqlqueue.log import withdrawing
 from sqlqueue.log.notifier import notify_after_commit
 from sqlqueue.log.placement import worked_on
 from sqlqueue.log.topics import topic_info
@@ -37,7 +35,7 @@ def republish(
     the copies (None: as before); delay: in so many seconds. Offsets that the log does not hold are left out. database:
     the one that they are on, if the topic is on several.
 
-    A copy of a batch's member is one more member of it.
+    A copy of a batch's member is that member again.
 
     Raises InvalidMessage for a priority that the topic does not have, and for an invalid delay.
     """
@@ -87,6 +85,5 @@ def copy(log: Log, topic: str, group: str, offsets: Sequence[int], priority: int
     elif rows:
         insert_many(log, rows, may_repeat=False)
         notify_after_commit(log)
-    batches = batch_parts.in_log(log, offsets)
-    batch_parts.change(log, Counter(PartKey(batch, topic, group) for batch in batches.values()))
+    withdrawing.give_back(log, topic, group, offsets)
     return len(rows)

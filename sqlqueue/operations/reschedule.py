@@ -15,6 +15,7 @@ from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import seconds
+from sqlqueue.log import withdrawing
 from sqlqueue.log.groups import lock_topic, revoke
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset
 from sqlqueue.operations.republish import check_priority, copy
@@ -170,6 +171,7 @@ def acknowledge_here(log: Log, group: str, topic: str, offsets: Sequence[int]) -
             unread = _unread(log, group, topic, partition, priority, wanted)  # as the owner has left it
             _add_acked(log, group, topic, partition, priority, unread)
             done += unread
+    withdrawing.withdraw(log, topic, group, done)
     return done
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from sqlqueue.core.membership import HEADER as BATCH
+from sqlqueue.core.effects import APPS
 from sqlqueue.core.not_run import is_async, is_generator
 from sqlqueue.core.relay import HEADER as RELAY
 from sqlqueue.core.replies import REPLY
@@ -16,7 +16,7 @@ RESERVED = "sqlqueue-"
 VERSION = f"{RESERVED}version"
 CONTENT_TYPE = f"{RESERVED}content-type"
 OF_PAYLOAD = frozenset({VERSION, CONTENT_TYPE})
-OWN = OF_PAYLOAD | {BATCH, RELAY, REPLY}  # the headers that the queue adds
+OWN = OF_PAYLOAD | {RELAY, REPLY, *APPS}  # the headers that the queue and its apps add
 
 Upcasts = Mapping[int, Callable[[Any], Any]]
 
@@ -25,19 +25,19 @@ def with_own(
     headers: Any,
     version: int,
     content_type: str | None = None,
-    batch: str | None = None,
+    of_app: Mapping[str, Any] | None = None,
     reply_kept: float | None = None,
 ) -> Any:
-    """Return a message's headers with the version and the content type of its payload, the batch that it is in, and for
-    how many seconds the reply to it is stored; version 1 is not written. Raises InvalidMessage if the caller's own have
-    names that are the queue's."""
+    """Return a message's headers with the version and the content type of its payload, those of the app that publishes
+    it, and for how many seconds the reply to it is stored; version 1 is not written. Raises InvalidMessage if the
+    caller's own have names that are the queue's."""
     if headers and isinstance(headers, dict):
         refuse_reserved(headers)
-    plain = version == 1 and content_type is None and batch is None and reply_kept is None
+    plain = version == 1 and content_type is None and of_app is None and reply_kept is None
     if plain or not (headers is None or isinstance(headers, dict)):
         return headers
-    own = {VERSION: None if version == 1 else version, CONTENT_TYPE: content_type, BATCH: batch, REPLY: reply_kept}
-    return {**(headers or {}), **{name: value for name, value in own.items() if value is not None}}
+    own = {VERSION: None if version == 1 else version, CONTENT_TYPE: content_type, REPLY: reply_kept}
+    return {**(headers or {}), **{name: value for name, value in own.items() if value is not None}, **(of_app or {})}
 
 
 def refuse_reserved(names: Iterable[object]) -> None:
@@ -62,6 +62,11 @@ def corrected(headers: Any, stored: Mapping[str, Any] | None) -> Any:
 def callers(headers: dict[str, Any]) -> dict[str, Any]:
     """Return a message's headers without those that the queue added, so that they may be published again."""
     return headers if OWN.isdisjoint(headers) else {name: headers[name] for name in headers if name not in OWN}
+
+
+def added(headers: dict[str, Any]) -> dict[str, Any]:
+    """Return those of a message's headers that the queue and its apps have added."""
+    return {name: headers[name] for name in headers if name in OWN}
 
 
 def checked_upcasts(given: Any, version: int) -> Upcasts:

@@ -16,8 +16,8 @@ from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database.log import Log, home_log
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import task_states
-from sqlqueue.log.batches import publish_in_block
 from sqlqueue.log.placement import open_logs
+from sqlqueue.log.publish import publish_in_block
 from sqlqueue.log.published import IGNORED
 from sqlqueue.log.topics import published_topic
 from sqlqueue.models import TaskState

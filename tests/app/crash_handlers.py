@@ -62,10 +62,9 @@ def handle_steadily(delivery: Delivery) -> None:
 def handle_and_add(delivery: Delivery) -> None:
     """Add members of topic "steady" to the batch, one of each key that the payload says in `add`."""
     handle(delivery)
-    assert delivery.batch
     payload = {"notes": delivery.payload["notes"]}
     for key in delivery.payload["add"]:
-        delivery.batch.publish("steady", payload, key=key, id=f"{delivery.id}-{key}")
+        Batch.of(delivery).publish("steady", payload, key=key, id=f"{delivery.id}-{key}")
 
 
 @consumer("fanning", max_attempts=20, backoff=0.05, jitter=0)

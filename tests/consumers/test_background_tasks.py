@@ -3,24 +3,29 @@
 import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from django.db import connection
 
 from sqlqueue import Reject, publish
-from sqlqueue.consumers.background import batches
+from sqlqueue.consumers.background import effects
 from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
 from sqlqueue.consumers.background.operations import RequestTask, SchedulerTask
 from sqlqueue.consumers.background.stats import OutcomeCounter, StatsRecorder
 from sqlqueue.consumers.background.task import FAILING, RESERVE, BackgroundTask
 from sqlqueue.consumers.process.liveness import Liveness
+from sqlqueue.contrib.batches.effect import MEMBERS
+from sqlqueue.contrib.batches.models import Batch
+from sqlqueue.core.effects import EffectWrite
 from sqlqueue.core.lease import HeldLease
+from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.leases.renewal import Shown
 from sqlqueue.management import diagnostics, doctor
 from sqlqueue.models import (
     Activity,
-    Batch,
     Duty,
     Message,
     PartitionLease,
@@ -118,17 +123,15 @@ def lease_renewer_of(consuming: Consuming) -> BackgroundTask:
 
 
 def test_one_of_those_that_serve_the_same_looks_often_and_the_others_rarely(consuming: Consuming) -> None:
-    """Of processes that serve the same one looks for what operators ask for, what is due, and batches that end."""
-    Batch.objects.create(id="open", callbacks={})  # without one, and without a request, all of them look rarely
+    """Of processes that serve the same one looks for what is due."""
     consuming.consumer("t", lambda delivery: None)
     hosts = [consuming.start() for _ in range(3)]
 
-    def pauses() -> list[list[float]]:
-        looking = ("scheduler", "requests", "batches")
-        found = [[task for task in host.subscriber._background_tasks if task.name in looking] for host in hosts]
-        return sorted([task.pause / task.interval for task in tasks] for tasks in found)
+    def pauses() -> list[float]:
+        tasks = (task for host in hosts for task in host.subscriber._background_tasks if task.name == "scheduler")
+        return sorted(task.pause / task.interval for task in tasks)
 
-    often, rarely = [1.0] * 3, [float(RESERVE)] * 3
+    often, rarely = 1.0, float(RESERVE)
     wait_until(lambda: pauses() == [often, rarely, rarely])
     [first] = [host for host in hosts if not host.subscriber.ownership.balancer.in_reserve]
     hosts.remove(first)
@@ -227,7 +230,7 @@ def test_one_that_fails_again_and_again_is_reported_until_it_gets_on(
     consuming: Consuming, settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.SQLQUEUE = QUICK | {"HEARTBEAT_INTERVAL": 0.1}
-    monkeypatch.setattr(batches, "INTERVAL", 0.05)
+    monkeypatch.setattr(effects, "INTERVAL", 0.05)
     Batch.objects.create(id="open", callbacks={})
     consuming.consumer("t", lambda delivery: None)
     host = consuming.start()
@@ -237,14 +240,14 @@ def test_one_that_fails_again_and_again_is_reported_until_it_gets_on(
     try:
         wait_until(lambda: survey(LOG).failing)
         [finding] = failing()
-        assert f"{host.name}: batches: " in finding.text
+        assert f"{host.name}: effects: " in finding.text
         assert "deadline" in finding.text
         assert "background_task_failed" in finding.hint
         recent_survey.forget()
         answer = health(detailed=True)
         assert (answer.status, answer.body["passed"][0]["limit"]) == (503, "failing_tasks")
         shown = [one.text for one in findings(survey(LOG))]
-        assert any(f"A background task fails again and again: {host.name}: batches: " in text for text in shown)
+        assert any(f"A background task fails again and again: {host.name}: effects: " in text for text in shown)
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE sqlqueue_batch RENAME COLUMN away TO deadline_at")
@@ -284,3 +287,34 @@ def test_one_that_fails_again_and_again_tries_another_connection(died: Consuming
         before = connection.connection
         scheduler._guarded(fail)
         assert (connection.connection is before) is (failures < FAILING)
+
+
+def test_a_look_that_lasts_rests(consuming: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+    now = [1000.0]
+
+    def look(log: Any, writes: Any) -> bool:
+        looks.append(now[0])
+        now[0] += 3.0
+        return True
+
+    monkeypatch.setattr(type(MEMBERS), "committed", lambda effect, log, writes: look(log, writes))
+    monkeypatch.setattr(effects, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    task = effects.EffectTask(LOG)
+    for passed in (0.0, 0.0, 29.0, 1.0):
+        now[0] += passed
+        task.run_once()
+    assert looks == [1000.0, 1033.0]
+
+
+def test_what_is_committed_all_the_time_does_not_keep_effects_from_looking(
+    consuming: Consuming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(type(MEMBERS), "committed", lambda effect, log, writes: bool(seen.append(len(writes))))
+    task = effects.EffectTask(LOG)
+    write = EffectWrite(HeldLease(PartitionRef("g", "t", 0, 0), 1, 1), 1, 1, MEMBERS, True, "{}")
+    task.tell_of([write, write])
+    task.run_once()
+    assert seen == [2, 0]
+    assert task.idle

@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, connections
 
 from sqlqueue import Delivery, NewMessage, Reject, publish, publish_many
-from sqlqueue.consumers.background import batches
+from sqlqueue.consumers.background import effects
 from sqlqueue.consumers.background import task as task_module
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.consumers.declare.registry import Consumer, build
@@ -27,7 +27,7 @@ from tests.servers.processlist import end_this_threads_connection
 MINUTE = 60.0
 PARTITIONS = 1_000
 
-POLL = "SELECT (SELECT MAX("  # what is new, what is scheduled, and whether there are requests and batches
+POLL = "SELECT (SELECT MAX("  # what is new, what is scheduled, and whether there are requests
 
 # How often what they begin with is sent beside. docs/operations/scaling.md has some of these figures.
 SENT = {
@@ -89,7 +89,7 @@ def idle(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch)
     consumer = Consumer(topic="t", handler=handle, **build("t", {"group": "g"}))
     publish_many("t", [NewMessage(number, key=f"{number}") for number in range(5)])
     process = Idle(Subscriber([consumer], pool=InlinePool))
-    for module in (task_module, batches):
+    for module in (task_module, effects):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: process.now))
     process.pass_time(MINUTE)
     assert process.subscriber.settled == 5

@@ -105,7 +105,7 @@ OPERATIONS: dict[str, Operation] = {
         Cost(8, 2, 200),
     ),
     "republish": (succeed, nothing, lambda offsets: republish("t", "g", offsets), Cost(2, 1, 100)),
-    "delete": (succeed, nothing, lambda offsets: delete(LOG, "t", offsets), Cost(9, 1, 100)),
+    "delete": (succeed, nothing, lambda offsets: delete(LOG, "t", offsets), Cost(8, 1, 100)),
     "purge": (
         succeed,
         nothing,

@@ -113,7 +113,9 @@ def obey(delivery: Delivery, alone: bool = True) -> None:
 
 def add_member(delivery: Delivery) -> None:
     """Add a member to the batch of a message, and then fail, half of the time at first: it is added once."""
-    batch, id = delivery.batch, delivery.id + ADDED
+    from sqlqueue import Batch
+
+    batch, id = Batch.of(delivery), delivery.id + ADDED
     assert batch is not None
     payload = {"id": id, "do": "ok", "batch": delivery.payload["batch"]}
     batch.publish(MEMBERS, payload, key=delivery.key, id=id)

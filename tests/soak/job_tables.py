@@ -38,21 +38,23 @@ def fill_in_jobs(jobs: Jobs) -> None:
 
 
 def fill_in_batches(jobs: Jobs) -> None:
-    """Read the batches, and the sums of what is counted for them."""
-    from django.db.models import Sum
+    """Read the batches, and the states of their members."""
+    from django.db.models import Count
 
-    from sqlqueue.models import Batch, BatchPart, BatchProgress
+    from sqlqueue.contrib.batches.models import ACKED, DEAD, Batch, BatchMember
 
-    parts = dict(BatchPart.objects.values_list("batch").annotate(Sum("added")))
-    progress = BatchProgress.objects.values_list("batch").annotate(Sum("acked"), Sum("dead"))
-    counts = {batch: (int(acked), int(dead)) for batch, acked, dead in progress}
+    added = dict(BatchMember.objects.values_list("batch").annotate(Count("number", distinct=True)))
+    rows = BatchMember.objects.values_list("batch", "state").annotate(Count("id"))
+    counts = {(batch, state): count for batch, state, count in rows}
     for batch in Batch.objects.exclude(name=""):
         state = "open" if batch.sealed_at is None else "running"
         if batch.cancelled_at is not None:
             state = "cancelled"
         elif batch.finished_at is not None:
             state = "finished"
-        jobs.batch_ends[batch.name] = BatchEnd(state, int(parts.get(batch.id, 0)), *counts.get(batch.id, (0, 0)))
+        jobs.batch_ends[batch.name] = BatchEnd(
+            state, added.get(batch.id, 0), counts.get((batch.id, ACKED), 0), counts.get((batch.id, DEAD), 0)
+        )
 
 
 def end_of(kind: str, id: str) -> TaskEnd | None:

@@ -13,13 +13,14 @@ from sqlqueue.consumers.engine.limiter import GroupLimiter
 from sqlqueue.consumers.engine.ownership import Ownership
 from sqlqueue.consumers.engine.reserved_threads import ReservedThreads
 from sqlqueue.consumers.handlers import executor
+from sqlqueue.contrib.batches import members
 from sqlqueue.core.filters import Filter
 from sqlqueue.core.partition.queues import OrderingQueues
 from sqlqueue.core.settle_plan import Attempt, SettleResult
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.log import Log
 from sqlqueue.leases import acquire, release
-from sqlqueue.log import batch_counts, fence, placement, results, schedule, ticks
+from sqlqueue.log import fence, placement, results, schedule, ticks
 from sqlqueue.operations import layout_changes
 from sqlqueue.operations.repartition import Repartition
 from tests.soak.workload import NAMED
@@ -91,11 +92,11 @@ def jobs() -> None:
 
     ticks.due_ticks, schedule.insert_new = forget_some, forget_named
     results._insert = lambda log, rows: None
-    Attempt.expired = False
+    Attempt.refused = None
     GroupLimiter.messages = GroupLimiter.executions = lambda self, now: sys.maxsize
     Filter.matches = lambda self, message: True
-    totals = batch_counts.totals
-    batch_counts.totals = lambda plan: {batch: (acked + 1, dead) for batch, (acked, dead) in totals(plan).items()}
+    settle_members = members.settle
+    members.settle = lambda log, writes: settle_members(log, [each._replace(value=False) for each in writes])
 
 
 def starving() -> None:

@@ -33,7 +33,7 @@ logger = logging.getLogger("sqlqueue")
 
 REGISTER_CHECK = 0.1  # seconds between two attempts to register groups with start="latest"
 OPTIONS_CHECK = 0.8  # seconds between two reads of what is paused: nothing starts a second after a pause
-ASK_EVERY = 1.0  # seconds: polls that far apart ask for operators' requests and batches, too
+ASK_EVERY = 1.0  # seconds: polls that far apart ask for operators' requests, too
 ELSEWHERE_PAUSE = 1.0  # seconds before the next look for the named server
 SESSION_PAUSE = 0.05  # seconds before the next iteration when a statement has run in an unknown session
 BEHIND_LOOK = 0.05  # seconds between two looks while every partition has to be read up to what is known already

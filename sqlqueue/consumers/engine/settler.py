@@ -3,6 +3,7 @@ control thread calls it."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -13,16 +14,17 @@ from sqlqueue.consumers.background.stats import OutcomeCounter
 from sqlqueue.consumers.engine.in_flight import InFlight
 from sqlqueue.consumers.engine.ownership import SERVER_CHANGED, TAKEN_OVER, UNWRITTEN, Ownership
 from sqlqueue.consumers.engine.subscription import Subscription
-from sqlqueue.core import outcomes
+from sqlqueue.core import effects, outcomes
+from sqlqueue.core.effects import EffectWrite
 from sqlqueue.core.lease import HeldLease
-from sqlqueue.core.membership import Member
+from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.settling import release_plan
 from sqlqueue.core.settle_plan import Attempt, SettlePlan, SettleResult
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerChanged, SessionReplaced
-from sqlqueue.log import batch_ends
+from sqlqueue.log.atomic import committed_effects
 from sqlqueue.log.progress import Reported, store
 from sqlqueue.log.settle import settle
 from sqlqueue.log.settle_notices import Questions
@@ -35,6 +37,8 @@ from sqlqueue.signals import (
     messages_filtered,
 )
 
+logger = logging.getLogger("sqlqueue")
+
 
 class Settler:
     """Writes settle plans, or drops their partitions. `give_up` tells it to stop waiting for a database that is
@@ -45,8 +49,8 @@ class Settler:
         self.outcome_counter = OutcomeCounter()
         self.settled = 0  # deliveries settled so far
         self.questions = Questions()
-        # Called after a commit with the batches of which members were settled.
-        self.look_at_batches: Callable[[Iterable[str]], None] = self._end_batches
+        # Called after a commit with what effects have written.
+        self.tell_effects: Callable[[Sequence[EffectWrite]], None] = self._tell_effects
         self._give_up = give_up
         self.trouble = Trouble("loop")  # the control thread's: what it settles, and all else that it does
         self.schema_differs: Callable[[Error], None] = lambda error: None  # a table or a column is missing
@@ -82,33 +86,20 @@ class Settler:
             if self.questions:
                 self.questions.answer(result.settled)
             self._announce(result)
-        self._follow_batches(written)
+        if effects.with_header() and (found := [each for result in written for each in _written(result)]):
+            self.tell_effects(found)
         if stale:
             self._unclaim(stale)
             self.lose([plan.lease for plan in stale])
         return [result.plan for result in written]
 
-    def _follow_batches(self, written: Iterable[SettleResult]) -> None:
-        batches: set[str] = set()
-        failed: set[str] = set()
-        for result in written:
-            for member in set(result.plan.members.values()):
-                (failed if member.dead else batches).add(member.batch)
-            if members := result.plan.lease.members:
-                for attempt, outcome in result.settled:
-                    if outcome is outcomes.COMMITTED and (found := members.get(attempt.offset)) is not None:
-                        members[attempt.offset] = Member(found.batch)  # not dead, as the overrun had it
-        # While others of its members are here, it is not finished, and the settle that counts the last of them looks.
-        batches = (batches - self._batches_in_memory() if batches else batches) | failed
-        if batches:
-            self.look_at_batches(batches)
-
-    def _batches_in_memory(self) -> set[str]:
-        leases = (assigned.lease for assigned in self.ownership.assigned_partitions())
-        return {member.batch for lease in leases for member in lease.members.values()}
-
-    def _end_batches(self, batches: Iterable[str]) -> None:
-        batch_ends.check_quietly(self.log, batches)
+    def _tell_effects(self, written: Sequence[EffectWrite]) -> None:
+        """Tell them at once; what the database refuses now, they find out by themselves."""
+        try:
+            for effect, its in effects.by_effect(written).items():
+                effect.committed(self.log, its)
+        except Error as error:
+            logger.warning(logfmt("effects_not_told", error_kind=retries.classify(error).name, error=error))
 
     def settle_on_the_same_server(self, plans: Sequence[SettlePlan]) -> list[SettleResult]:
         """Settle once. Raises ServerChanged if the server is not the one on which the partitions were taken, and
@@ -233,3 +224,8 @@ class ProgressWriter:
             raise
         for attempt in reported:
             attempt.lease.stored_progress.add(attempt.offset)
+
+
+def _written(result: SettleResult) -> list[EffectWrite]:
+    """Return what effects have written with a settle, or with the handlers' own transactions that it has announced."""
+    return [*result.effects, *committed_effects(result.settled)]

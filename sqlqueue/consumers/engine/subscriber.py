@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from django.db import Error, connections
 
 from sqlqueue.conf import settings
-from sqlqueue.consumers.background.batches import BatchTask
 from sqlqueue.consumers.background.collector import CollectorTask
+from sqlqueue.consumers.background.effects import EffectTask
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
 from sqlqueue.consumers.background.operations import RequestTask, SchedulerTask
 from sqlqueue.consumers.background.periodic import PeriodicTask
@@ -31,6 +31,7 @@ from sqlqueue.consumers.handlers.connections import CONNECTIONS_LAST
 from sqlqueue.consumers.handlers.pools import Pool, ThreadPool
 from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.core import forks
+from sqlqueue.core.effects import with_header
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.settle_plan import Attempt, Execution
@@ -50,7 +51,6 @@ from sqlqueue.signals import announce, subscriber_started, subscriber_stopped
 logger = logging.getLogger("sqlqueue")
 
 HORIZON_TIMEOUT = 0.5  # seconds for which a start waits for the horizon; after that the loop goes on registering
-COUNTING_LASTS = 5.0  # seconds for which a drain waits for members of batches to be counted
 NAMED_CHECK = 0.25  # seconds between two looks for the named server
 DRAIN_CHECK = 0.2  # seconds between two checks whether anything is due
 
@@ -113,8 +113,7 @@ class Subscriber:
         self._background_tasks: list[BackgroundTask] = []
         self._named_server: NamedServerTask | None = None
         self._name_due_at = 0.0
-        self._batches: BatchTask | None = None
-        self._counting_since: float | None = None
+        self._effects: EffectTask | None = None
         self._listener: Listener | None = None
         self._stop_listening: Callable[[], None] = lambda: None
 
@@ -152,11 +151,12 @@ class Subscriber:
             self.loop.scheduler = SchedulerTask(self.log, LOOK)
             collector = CollectorTask(self.log, settings.COLLECT_INTERVAL, settings.LEASE_DURATION)
             stats_recorder, requests = StatsRecorder(self.log, self.settler.outcome_counter), RequestTask(self.log)
-            batches = [BatchTask(self.log)] if self.log == home_log() else []  # they are on DATABASE
-            for self._batches in batches:
-                self.settler.look_at_batches = self._batches.look_at
-            self.loop.told = [requests, *batches]
-            looking: list[BackgroundTask] = [self.loop.scheduler, requests, *batches]
+            self.loop.told = [requests]
+            looking: list[BackgroundTask] = [self.loop.scheduler, requests]
+            if with_header():
+                self._effects = EffectTask(self.log)
+                self.settler.tell_effects = self._effects.tell_of
+                looking.append(self._effects)
             for task in looking:
                 task.in_reserve = lambda: self.ownership.balancer.in_reserve
             self._background_tasks = [self._lease_renewer, collector, stats_recorder, *looking]
@@ -306,27 +306,15 @@ class Subscriber:
             return False
         if self.reader.log_end.unprobed:
             return False  # positions would stay behind, too
-        if self._batches is not None and not self._batches.idle:
+        if self._effects is not None and not self._effects.idle:
             return False  # a callback may be about to be published
         now = self.clock()
-        if self._counting(now):
-            return False
         active = (subscription for subscription in self.subscriptions if not subscription.resting)
         return all(
             assigned.settled_up and ((due := assigned.delays.next_due()) is None or due > now)
             for subscription in active
             for assigned in subscription.assigned.values()
         )
-
-    def _counting(self, now: float) -> bool:
-        """Tell whether the horizon is about to let members of batches be counted. Not for long: it may be held back,
-        and then the next owner counts them."""
-        partitions = self.ownership.assigned_partitions()
-        if not any(assigned.uncounted for assigned in partitions):
-            self._counting_since = None
-            return False
-        self._counting_since = now if self._counting_since is None else self._counting_since
-        return now - self._counting_since < COUNTING_LASTS
 
     def anything_due(self) -> bool:
         """Return whether the tables hold anything that is due for any group that does not rest."""

@@ -148,7 +148,9 @@ class AtomicExecutor:
                 raise
             # What the handler did, its ack and what the effect writes are one transaction.
             value = _engines(effect.decide, error)
-            handled.effects.append(EffectWrite(attempts[0].offset, attempts[0].number, effect, value))
+            handled.effects.append(
+                EffectWrite(attempts[0].lease, attempts[0].offset, attempts[0].number, effect, value)
+            )
             return None
         return None if self.consumer.options.batch else returned
 
@@ -182,7 +184,7 @@ class AtomicExecutor:
                     guard.release()
                     moved_to = settle_execution(self.log, execution, handled.attempts, guard)
                     if handled.effects:
-                        effects.write(self.log, execution.lease, handled.effects)
+                        effects.write(self.log, handled.effects)
                     write_own(self.log, execution.lease.ref, handled.results, self._keep_results)
                     if self.consumer.options.grouped:
                         part_commit_hooks(self.log)

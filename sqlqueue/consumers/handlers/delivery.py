@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Any, Final, Generic, overload
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import checked_text
-from sqlqueue.core.membership import batch_of
 from sqlqueue.core.plain_json import decode
 from sqlqueue.core.settle_plan import Attempt
 from sqlqueue.database.clock import moment
 from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import InvalidMessage, LeaseLost, Postpone, Reject, Unknown, seconds
-from sqlqueue.log.batches import Batch
 from sqlqueue.log.progress import Reported
 from sqlqueue.log.results import reply_text
 from sqlqueue.models.progress import NOTE_LENGTH
 from sqlqueue.payloads.content_types import content_type_of
 from sqlqueue.payloads.reader import PayloadReader
-from sqlqueue.payloads.versions import callers
+from sqlqueue.payloads.versions import added, callers
 
 TRIED_EVERY: Final = 10.0  # seconds
 _loaded: Final = time.monotonic()  # when this process's code was
@@ -98,12 +96,10 @@ class Delivery(Generic[Payload]):
         """The headers that the publisher gave, {} if there were none."""
         return callers(decode(self._attempt.message.headers) or {})
 
-    @cached_property
-    def batch(self) -> Batch | None:
-        """The batch that the message belongs to, to publish more members of it until the handler returns; None for
-        none."""
-        id = batch_of(self._attempt.message.headers)
-        return Batch.of_member(id, self.check_lease) if id else None
+    @property
+    def own_headers(self) -> dict[str, Any]:
+        """The headers that the queue and its apps have added, {} if there are none."""
+        return added(decode(self._attempt.message.headers) or {})
 
     @property
     def key(self) -> str:

@@ -77,9 +77,11 @@ class SingleRun(Run):
             if not executor.started(self.attempts):
                 continues(self.execution, attempt, UNSTARTED, self.report)
                 break
-            if attempt.message.expires is None or not attempt.expired:
+            message = attempt.message
+            refused = None if message.expires is None and message.headers is None else attempt.refused
+            if refused is None:
                 return Delivery(attempt, executor.consumer.payloads)
-            self.report(attempt, EXPIRED)
+            self.report(attempt, refused)
         return None
 
     def ended(self, returned: Any, error: BaseException | None) -> None:
@@ -144,7 +146,7 @@ class ChunkRun(DividedRun):
                 self._waiting.extendleft(reversed(taken))
                 self._release()
                 return None
-            if deliveries := self._readable(self._unexpired(taken)):
+            if deliveries := self._readable(self._accepted(taken)):
                 return deliveries
         return None
 
@@ -158,12 +160,12 @@ class ChunkRun(DividedRun):
                 taken.append(attempt)
         return taken
 
-    def _unexpired(self, attempts: list[Attempt]) -> list[Attempt]:
-        expired = [attempt for attempt in attempts if attempt.expired]
-        for attempt in expired:
+    def _accepted(self, attempts: list[Attempt]) -> list[Attempt]:
+        refused = {attempt: outcome for attempt in attempts if (outcome := attempt.refused) is not None}
+        for attempt, outcome in refused.items():
             attempt.finished = attempt.started
-            self.report(attempt, EXPIRED)
-        return [attempt for attempt in attempts if not attempt.expired] if expired else attempts
+            self.report(attempt, outcome)
+        return [attempt for attempt in attempts if attempt not in refused] if refused else attempts
 
     def _readable(self, attempts: list[Attempt]) -> list[Delivery[Any]]:
         """Return the deliveries of those whose payloads can be read; report the others, which would fail the chunk."""
@@ -337,6 +339,9 @@ class TransactionRun(DividedRun):
             elif attempt.message.expires is not None and moment >= attempt.message.expires:
                 attempt.started = attempt.finished = moment
                 self.report(attempt, EXPIRED)
+            elif attempt.message.headers is not None and (refused := attempt.refused) is not None:
+                attempt.started = attempt.finished = moment
+                self.report(attempt, refused)
             else:
                 return attempt
         return None

@@ -19,7 +19,7 @@ from sqlqueue.consumers.handlers.runs import Report, continues
 from sqlqueue.consumers.pull.delivery import PulledDelivery
 from sqlqueue.core import forks
 from sqlqueue.core.flow import NO_FLOW
-from sqlqueue.core.outcomes import EXPIRED, UNSTARTED, Outcome
+from sqlqueue.core.outcomes import UNSTARTED, Outcome
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database.log import Log, current_log
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
@@ -80,9 +80,9 @@ class PullPool(Pool):
         is not delivered."""
         assert self._executor is not None
         attempt = delivery._attempt
-        if self._executor.started([attempt]) and not attempt.expired:
+        if self._executor.started([attempt]) and attempt.refused is None:
             return True
-        self.settle(delivery._execution, attempt, EXPIRED if attempt.expired else UNSTARTED)
+        self.settle(delivery._execution, attempt, attempt.refused or UNSTARTED)
         return False
 
     def settle(self, execution: Execution, attempt: Attempt, outcome: Outcome) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-
-from django.db.models import QuerySet
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from sqlqueue.contrib.people import items, survey
 from sqlqueue.contrib.people.exceptions import HandOver
@@ -13,14 +12,13 @@ from sqlqueue.contrib.people.models import DONE, UNFINISHED, WorkItem
 from sqlqueue.contrib.people.topics import retention
 from sqlqueue.core.effects import Count, Effect, EffectWrite
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
-from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
 
 logger = logging.getLogger("sqlqueue")
 
-AT_ONCE = 100  # items that one transaction of a sweep deletes, with all events of each
+AT_ONCE = 100  # items that one transaction of a sweep, or of a drop, deletes, with all events of each
 MOST_AT_ONCE = 5_000  # items of one sweep
 
 # Those that are done have a time, and keep it; the oldest first. Index: (finished_at).
@@ -37,36 +35,30 @@ class WorkItems(Effect):
         """Return what the handler says to the people who go on with the message."""
         return items.handed_over(error)
 
-    def settle(self, log: Log, lease: HeldLease, writes: Sequence[EffectWrite]) -> None:
+    def settle(self, log: Log, writes: Sequence[EffectWrite]) -> None:
         """Copy the messages to the work items."""
-        items.write(log, lease, writes)
+        for lease in dict.fromkeys(each.lease for each in writes):
+            items.write(log, lease, [each for each in writes if each.lease is lease])
 
     def sweep(self, log: Log) -> bool:
         """Delete items that were done SQLQUEUE_PEOPLE["RETENTION"] ago, with their audit trail."""
         return collect(log) >= MOST_AT_ONCE
 
+    def withdrawn(self, log: Log, topic: str, group: str, headers: Iterable[Any] | None) -> int:
+        """Delete some of what people have not done of a topic that is dropped, and of its dead letters. Index: (state,
+        topic)."""
+        names = [topic, topic + DEAD_LETTER_SUFFIX]
+        rows = WorkItem.objects.using(log.alias).filter(state__in=UNFINISHED, topic__in=names)
+        some = list(rows.values_list("pk", flat=True)[:AT_ONCE])
+        WorkItem.objects.using(log.alias).filter(pk__in=some).only("pk").delete()  # with their events
+        return len(some)
+
     def survey(self, log: Log, topics: Sequence[str]) -> Mapping[str, Mapping[str, Count]]:
         """Count what people have not done, and what of that is overdue."""
         return survey.open_work(log, topics)
 
-    def unsettled(self, log: Log, topic: str) -> Mapping[str, Count]:
-        """Count what people have not done of a topic."""
-        return {survey.OPEN_ITEMS.name: Count(_open_items(log, topic).count())}
-
-    def drop(self, log: Log, topic: str, most: int) -> int:
-        """Delete some of that."""
-        some = list(_open_items(log, topic).values_list("pk", flat=True)[:most])
-        WorkItem.objects.using(log.alias).filter(pk__in=some).only("pk").delete()  # with their events
-        return len(some)
-
 
 WORK_ITEMS = WorkItems()
-
-
-def _open_items(log: Log, topic: str) -> QuerySet[WorkItem]:
-    """Return what people have not done of a topic, and of its dead letters. Index: (state, topic)."""
-    names = [topic, topic + DEAD_LETTER_SUFFIX]
-    return WorkItem.objects.using(log.alias).filter(state__in=UNFINISHED, topic__in=names)
 
 
 def collect(log: Log) -> int:

@@ -20,11 +20,11 @@ OVERDUE_NAME = "overdue_work_items"
 OVERDUE_WORK = Kind(OVERDUE_NAME, NOTE, gettext_lazy("Overdue work"), "work items", ONE_TOPIC)
 # Index: (state, topic); (state, due_at).
 OPEN = """
-    SELECT 0, topic, COUNT(*) FROM (SELECT topic FROM sqlqueue_work_item WHERE state = %s LIMIT %s)
+    SELECT 0, topic, COUNT(*) FROM (SELECT topic FROM sqlqueue_work_item WHERE state = %s{of} LIMIT %s)
     AS open_items GROUP BY topic
 """
 OVERDUE = """
-    SELECT 1, topic, COUNT(*) FROM (SELECT topic FROM sqlqueue_work_item WHERE state = %s AND due_at <= {now}
+    SELECT 1, topic, COUNT(*) FROM (SELECT topic FROM sqlqueue_work_item WHERE state = %s AND due_at <= {now}{of}
     ORDER BY due_at LIMIT %s) AS late_items GROUP BY topic
 """
 
@@ -53,20 +53,22 @@ def _finding(topic: str, found: Count) -> Finding | None:
     )
 
 
-OPEN_ITEMS = Figure("open_work_items", "Work items that people have not done.", _open)
+OPEN_ITEMS = Figure("open_work_items", "Work items that people have not done.", _open, lost=True)
 OVERDUE_ITEMS = Figure(OVERDUE_NAME, "Open work items whose time is over.", _overdue, _finding)
 FIGURES = (OPEN_ITEMS, OVERDUE_ITEMS)
 
 
 def open_work(log: Log, topics: Sequence[str]) -> dict[str, dict[str, Count]]:
     """Count up to sampling.MOST_ROWS items of each state, and as many that are overdue, those of a topic's dead letters
-    with its own. One statement."""
+    with its own; of a single topic its own alone. One statement."""
     branch = log.dialect.branch
-    selects = [branch.format(text.strip()) for text in (OPEN, OVERDUE) for _ in UNFINISHED]
-    values = [value for state in (*UNFINISHED, *UNFINISHED) for value in (state, sampling.MOST_ROWS)]
+    names = [topics[0], topics[0] + DEAD_LETTER_SUFFIX] if len(topics) == 1 else []
+    of = " AND topic IN (%s, %s)" if names else ""
+    selects = [branch.format(text.strip().replace("{of}", of)) for text in (OPEN, OVERDUE) for _ in UNFINISHED]
+    values = [value for state in (*UNFINISHED, *UNFINISHED) for value in (state, *names, sampling.MOST_ROWS)]
     counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
     for late, topic, count in log.execute(" UNION ALL ".join(selects), values).fetchall():
         counts[late][topic.removesuffix(DEAD_LETTER_SUFFIX)] += count
     more = any(each.total() >= sampling.MOST_ROWS for each in counts)
-    names = [figure.name for figure in FIGURES]
-    return {topic: {name: Count(each[topic], more) for name, each in zip(names, counts)} for topic in topics}
+    figures = [figure.name for figure in FIGURES]
+    return {topic: {name: Count(each[topic], more) for name, each in zip(figures, counts)} for topic in topics}

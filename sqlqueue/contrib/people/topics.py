@@ -8,14 +8,13 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
-from django.conf import settings as django_settings
 from django.utils.module_loading import autodiscover_modules
 
-from sqlqueue.conf import settings
+from sqlqueue.conf import app_retention, settings
 from sqlqueue.consumers.declare.registry import registering
 from sqlqueue.contrib.people.exceptions import HandOver
 from sqlqueue.core.bounds import CENTURY, SHORTEST, duration
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_consumed, did_you_mean
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_consumed
 from sqlqueue.exceptions import ConfigurationError
 
 PEOPLE = "people"  # the group of the consumer that hands every message over
@@ -125,16 +124,4 @@ def topic_options(topic: str) -> PeopleTopic:
 def retention() -> float | None:
     """Return for how many seconds an item that is done is kept, as SQLQUEUE_PEOPLE["RETENTION"] says; None: for ever.
     Raises ConfigurationError if that setting is wrong."""
-    given = getattr(django_settings, "SQLQUEUE_PEOPLE", {})
-    if not isinstance(given, Mapping):
-        raise ConfigurationError(f"SQLQUEUE_PEOPLE must be a dict, not {given!r}")
-    for name in given:
-        if name != "RETENTION":
-            raise ConfigurationError(f"SQLQUEUE_PEOPLE has no option {name!r}.{did_you_mean(str(name), ['RETENTION'])}")
-    if (value := given.get("RETENTION")) is None:
-        return None
-    problems: list[str] = []
-    seconds = duration(value, "SQLQUEUE_PEOPLE['RETENTION']", problems, 0.0, CENTURY)
-    if problems:
-        raise ConfigurationError(problems[0])
-    return seconds
+    return app_retention("SQLQUEUE_PEOPLE")

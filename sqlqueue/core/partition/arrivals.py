@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sqlqueue.core.membership import HEADER, batch_of
 from sqlqueue.core.partition import changes
 from sqlqueue.core.partition.ordering import BEHIND, HELD, READY, SETTLED, Entry, OrderingQueue
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT, FetchedMessage, Filtered, RowWrite, StoredRow, sizes_of
@@ -26,7 +25,7 @@ def receive(p: AssignedPartition, messages: Sequence[FetchedMessage], wanted: bo
         wanted = True
     added: list[int] = []
     for message, size in zip(messages, sizes_of(messages)):
-        offset, headers, target = message[0], message[4], message[6]
+        offset, target = message[0], message[6]
         if offset <= position or offset in entries:
             continue
         added.append(offset)
@@ -35,26 +34,14 @@ def receive(p: AssignedPartition, messages: Sequence[FetchedMessage], wanted: bo
             p.writes.acks[offset] = None
         elif wanted or (wanted is None and p.wants(message)):
             entries[offset] = receive(message, size)
-            if headers and HEADER in headers:
-                p.writes.join(offset, headers)
         else:
-            _leave_out(p, message)
+            entries[offset] = Entry(offset, None, SETTLED, None)
+            p.writes.acks[offset] = Filtered.of(p.lease, message)
     p.window.add_all(added)
-
-
-def _leave_out(p: AssignedPartition, message: FetchedMessage) -> None:
-    offset, headers = message.offset, message.headers
-    # A member of a batch that its key's range comes to cover keeps an acked row there, and is counted once.
-    key = p.queues.covering_key(message.key) if batch_of(headers) else ""
-    p.entries[offset] = Entry(offset, None, SETTLED, None, key)
-    p.writes.acks[offset] = Filtered.FILTERED
-    p.writes.join(offset, headers)
 
 
 def recall(p: AssignedPartition, row: StoredRow, now: float) -> None:
     """Add a stored row. One that is acked and at or below the position needs no entry."""
-    if row.acked and row.headers:
-        p.writes.join(row.offset, row.headers, dead=row.in_flight < 0)
     if row.acked and row.offset <= p.window.position:
         p.writes.add_acked_unless_kept(row.offset, row.key, p.window.position)
         return
@@ -91,12 +78,8 @@ def take_up(
         entry = p.entries[message.offset] = Entry(message.offset, queue, BEHIND, None, queue.name)
         p.queues.make_ready(entry, message, outside=True)
         queue.add(entry)
-        p.writes.join(message.offset, message.headers)
-    elif message.target_group in ("", p.ref.group) and batch_of(message.headers):
-        # Left out by the filter: counted with its row, which goes once the range has passed it.
-        p.writes.rows[message.offset] = RowWrite(message.offset, True, NOT_IN_FLIGHT, 1)
-        p.writes.join(message.offset, message.headers)
-        p.writes.add_acked_unless_kept(message.offset, queue.name, p.window.position)
+    elif message.target_group in ("", p.ref.group):  # left out by the filter
+        p.writes.effects += Filtered.of(p.lease, message).effects
 
 
 def load_blocked(
@@ -104,11 +87,9 @@ def load_blocked(
 ) -> None:
     """Load a message that was blocked: it is now the first of its ordering queue, or follows the first."""
     if message is None:
-        p.writes.leave(entry.offset)
         changes.settle(p, entry, None, now)
     elif row is None:
         p.queues.make_ready(entry, message)
-        p.writes.join(entry.offset, message.headers)
     else:  # an operator has written it
         changes.forget(p, entry)
         recall(p, row, now)
@@ -124,15 +105,11 @@ def load(p: AssignedPartition, offset: int, row: StoredRow | None, message: Fetc
     if entry is None or entry.state != HELD:
         return
     entry.limited = False
-    if message is None:
-        p.writes.leave(offset)
-    else:
-        p.writes.join(offset, message.headers)
     if row is None or row.acked or message is None:
         _settle_gone(p, entry, row, now)
         return
     if not p.wants(message):  # a former owner had another filter, or had not settled all that it read
-        _settle_gone(p, entry, row, now, Filtered.FILTERED)
+        _settle_gone(p, entry, row, now, Filtered.of(p.lease, message))
         return
     entry.count = row.retry_count
     if entry.mark:
@@ -166,5 +143,4 @@ def vanish(p: AssignedPartition, offset: int, now: float) -> None:
     """Settle a message that was deleted from the log: there is nothing to dispatch."""
     entry = p.entries[offset]
     if entry.state in (READY, BEHIND) and not entry.row:
-        p.writes.leave(offset)
         changes.settle(p, entry, None, now)

@@ -63,7 +63,7 @@ class AssignedPartition:
         self.delays, self.in_doubt = Delays(self.budget), InDoubt()
         self.queues = OrderingQueues(options, self.ranges, self.delays, key_limit)
         self.sieve = None if options.where is None else Sieve(ref.group, options.where)
-        self.writes = Writes(claimed, watermark, self.ranges, self.lease.members)
+        self.writes = Writes(claimed, watermark, self.ranges)
         self.claims_ahead: ClaimAhead | None = None  # none before the log grows so steadily that it pays
         self.changes = 0  # grows whenever something is read, loaded or finished
         self._stalled: tuple[int, ...] = ()  # of a batch consumer: _batch_state() when nothing could be chosen
@@ -118,15 +118,8 @@ class AssignedPartition:
         """Whether everything read is settled, except messages that wait until they are due, and those behind them in
         their ordering queues."""
         to_load = self.delays.due or self.queues.absent or self.window.late
-        waits = self.writes.rows or self.writes.lingers_since is not None
+        waits = self.writes.rows or self.writes.effects or self.writes.lingers_since is not None
         return not (self.in_flight or self.has_candidates or waits or to_load) and self.in_doubt.first() is None
-
-    @property
-    def uncounted(self) -> bool:
-        """Whether members of batches are settled that no settle has counted yet: the position has to pass them, or
-        their rows."""
-        members = self.lease.members
-        return bool(members) and (bool(self.writes.acked) or any(offset in members for offset in self.writes.acks))
 
     def wants(self, message: FetchedMessage) -> bool:
         """Tell whether the filter matches a message, or there is none."""
@@ -342,10 +335,7 @@ class AssignedPartition:
         if not chosen:
             self._stalled = self._batch_state()
             return []
-        # Members of batches need their rows: the settle that deletes those counts them.
-        members = self.lease.members
-        may_move = self.options.atomic and not (members and any(entry.offset in members for entry in chosen))
-        follows = may_move and batches.follow_position(chosen, offsets, final)
+        follows = self.options.atomic and batches.follow_position(chosen, offsets, final)
         return [Execution(self.lease, self._dispatch(chosen), True, self.window.position, follows)]
 
     def choose_alone(self, offset: int, now: float) -> list[Execution]:

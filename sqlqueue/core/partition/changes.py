@@ -91,8 +91,8 @@ def finish(p: AssignedPartition, attempt: Attempt, outcome: Outcome, now: float)
         return True
     kind = outcome.kind
     if kind == ACKED and outcome.effect is not None and not outcome.committed:
-        p.writes.effects.append(EffectWrite(entry.offset, attempt.number, *outcome.effect))
-        _settle_with_row(p, entry, attempt, outcome, NOT_IN_FLIGHT, now)
+        p.writes.effects.append(EffectWrite(p.lease, entry.offset, attempt.number, *outcome.effect))
+        _settle_with_row(p, entry, attempt, outcome, now)
         return True
     if kind == ACKED:
         _ack(p, entry, attempt, outcome, now)
@@ -129,16 +129,14 @@ def _ack(p: AssignedPartition, entry: Entry, attempt: Attempt, outcome: Outcome,
 def dead_letter(p: AssignedPartition, entry: Entry, attempt: Attempt, outcome: Outcome, now: float) -> None:
     """Settle a message with a copy in the dead-letter topic."""
     p.writes.dead.append(DeadLetter(attempt.message, charged(attempt.number, outcome), outcome.error))
-    _settle_with_row(p, entry, attempt, outcome, p.writes.mark_of_dead(entry.offset), now)
+    _settle_with_row(p, entry, attempt, outcome, now)
 
 
-def _settle_with_row(
-    p: AssignedPartition, entry: Entry, attempt: Attempt, outcome: Outcome, mark: int, now: float
-) -> None:
+def _settle_with_row(p: AssignedPartition, entry: Entry, attempt: Attempt, outcome: Outcome, now: float) -> None:
     """Settle a message of which a copy is made. The acked row is written in the same transaction as the copy,
     unless the position passes the message there."""
     error = outcome.error or None
-    p.writes.rows[entry.offset] = RowWrite(entry.offset, True, mark, attempt.number, 0.0, error)
+    p.writes.rows[entry.offset] = RowWrite(entry.offset, True, NOT_IN_FLIGHT, attempt.number, 0.0, error)
     entry.row = True
     p.writes.add_acked_unless_kept(entry.offset, entry.key, p.window.position)
     settle(p, entry, SettledAttempt(attempt, outcome), now)
@@ -325,6 +323,5 @@ def passed(p: AssignedPartition, offsets: list[int]) -> None:
 def forget(p: AssignedPartition, entry: Entry) -> None:
     """Forget a message that is not ready, and has no row."""
     del p.entries[entry.offset]
-    p.writes.leave(entry.offset)
     if entry.queue is not None:
         entry.queue.remove(entry)

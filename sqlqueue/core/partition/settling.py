@@ -70,7 +70,7 @@ def _written(
         writes.lingers_since = None
     falls_back = not executions and p.claims_ahead is not None and p.claims_ahead.falls_back(writes.claimed, now)
     plan = _make_plan(p, executions, now, ahead=0 if falls_back else ahead, falls_back=falls_back, keeps=keeps)
-    changed = plan.rows or plan.deletes or plan.dead or plan.settled or plan.ranges or plan.filtered or plan.members
+    changed = plan.rows or plan.deletes or plan.dead or plan.settled or plan.ranges or plan.filtered or plan.effects
     return plan if changed or executions or falls_back or moved or waited else None
 
 
@@ -193,6 +193,7 @@ def _make_plan(
     passed = bool(writes.acked) and writes.acked[0] <= position
     deletes = writes.take_passed(position) if passed and not keeps else ()
     writes.raise_watermark(position)
+    writes.add_effects()
     plan = SettlePlan(
         p.lease,
         position,
@@ -209,7 +210,6 @@ def _make_plan(
         release=release,
         keep_results=p.options.keep_results,
         filtered=writes.filtered,
-        members=writes.counted,
         effects=tuple(writes.effects),
         ahead=ahead > writes.claimed,
         falls_back=falls_back,

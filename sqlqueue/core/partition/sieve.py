@@ -8,7 +8,7 @@ from collections.abc import Container, Sequence
 from operator import itemgetter
 from typing import Final
 
-from sqlqueue.core.membership import HEADER, batch_of
+from sqlqueue.core.effects import of_headers
 from sqlqueue.core.partition.window import Found
 from sqlqueue.core.settle_plan import FetchedMessage
 from sqlqueue.core.where import Row, Where
@@ -63,7 +63,7 @@ class Sieve:
 
     def _leave_out(self, rows: Sequence[Row], horizon: int, remembered: Container[int]) -> list[Row]:
         """Leave out messages that do not match, and return those that have to be remembered. At or below the horizon
-        they are not, but for members of batches, which are counted: F is there once the read is recorded, and nothing
+        they are not, but for those that have effects: F is there once the read is recorded, and nothing
         but P has to pass them. A message for another group is none of the filter's."""
         targets = self._targets
         kept = [
@@ -72,7 +72,7 @@ class Sieve:
             if row[0] > horizon
             or row[TARGET] not in targets
             or row[0] in remembered
-            or ((headers := row[HEADERS]) and HEADER in headers and batch_of(headers))
+            or (row[HEADERS] and of_headers(row[HEADERS]))
         ]
         if count := len(rows) - len(kept):
             self.left_out.append((min(rows[-1][0], horizon), count))

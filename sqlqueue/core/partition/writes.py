@@ -6,32 +6,33 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Mapping
+from typing import Final
 
-from sqlqueue.core.effects import EffectWrite
-from sqlqueue.core.membership import Member, member_of
-from sqlqueue.core.outcomes import ACKED, Outcome
+from sqlqueue.core.effects import EffectWrite, of_headers, with_header
+from sqlqueue.core.outcomes import ACKED, DEAD, Outcome
 from sqlqueue.core.partition.blocked import STALE, KeyRanges
 from sqlqueue.core.partition.key_limit import LimitedQueue
 from sqlqueue.core.partition.ordering import Entry
 from sqlqueue.core.settle_plan import (
-    DEAD_MEMBER,
     NOT_IN_FLIGHT,
     Attempt,
     DeadLetter,
+    FetchedMessage,
     Filtered,
     RowWrite,
     SettledAttempt,
 )
 
+HEADERS: Final = FetchedMessage._fields.index("headers")
+
 
 class Writes:
-    """What the next plan writes. claimed, watermark: C (unless it is claimed ahead) and W as it writes them; members:
-    the messages in memory that belong to a batch, by offset. One is counted in the plan after which the tables say
-    "settled" by having no row of it. unsettled: the offsets of the unsettled rows, which hold the watermark; acked:
+    """What the next plan writes. claimed, watermark: C (unless it is claimed ahead) and W as it writes them;
+    unsettled: the offsets of the unsettled rows, which hold the watermark; acked:
     ascending those of the acked rows, which are deleted once the position has passed them; heads: how many ordering
     queues, and messages without one, have an unsettled row."""
 
-    def __init__(self, claimed: int, watermark: int, ranges: KeyRanges, members: dict[int, Member]):
+    def __init__(self, claimed: int, watermark: int, ranges: KeyRanges):
         self.claimed, self.watermark = claimed, watermark
         self.waits_since: float | None = None  # when acks, or those behind a slow message, began to wait
         self.lingers_since: float | None = None  # when there was something for a plan that may wait
@@ -42,7 +43,7 @@ class Writes:
         self._lowest: list[int] = []  # heap of the same offsets, cleaned lazily
         self.acked: list[int] = []
         self.heads = 0
-        self._ranges, self._members = ranges, members
+        self._ranges = ranges
         self.clear()
 
     def clear(self) -> None:
@@ -53,7 +54,6 @@ class Writes:
         self.settled: list[SettledAttempt] = []
         self.filtered = 0  # how many of what is settled the consumer's filter has left out
         self.effects: list[EffectWrite] = []
-        self.counted: dict[int, Member] = {}
 
     @property
     def due(self) -> bool:
@@ -64,7 +64,7 @@ class Writes:
     def only_acks(self) -> bool:
         """Whether all that is to be written is acks that need no row, or have it already (a handler's transaction wrote
         it), and no publisher waits for a reply to one."""
-        if self.rows or self.dead or self.effects or self._ranges.touched or self._members:
+        if self.rows or self.dead or self.effects or self._ranges.touched:
             return False
         return all(outcome.kind == ACKED and not _is_awaited(attempt, outcome) for attempt, outcome in self.settled)
 
@@ -90,8 +90,6 @@ class Writes:
                 self.settle(ack)
             if kept:
                 self.rows[offset] = RowWrite(offset, True, NOT_IN_FLIGHT, 1)
-            elif self._members:
-                self._count(offset)
 
     def give_row(self, entry: Entry) -> None:
         """Turn an ack that has waited in memory into an acked row."""
@@ -102,8 +100,9 @@ class Writes:
 
     def settle(self, settled: SettledAttempt | Filtered | None) -> None:
         """Let the next plan announce what it, or a commit before it, stores."""
-        if settled is Filtered.FILTERED:
+        if isinstance(settled, Filtered):
             self.filtered += 1
+            self.effects += settled.effects
         elif settled is not None:
             self.settled.append(settled)
 
@@ -154,8 +153,6 @@ class Writes:
         passed, self.acked = self.acked[:count], self.acked[count:]
         for offset in passed:
             self.rows.pop(offset, None)
-            if self._members:
-                self._count(offset)
         return passed
 
     def raise_watermark(self, position: int) -> None:
@@ -170,28 +167,17 @@ class Writes:
             position = min(position, self._ranges.lowest())
         self.watermark = position
 
-    # -- members of batches -------------------------------------------------------------------------------------------
-
-    def join(self, offset: int, headers: object, *, dead: bool = False) -> None:
-        """Remember which batch a message belongs to, if it belongs to one."""
-        if (member := member_of(headers)) is not None:
-            self._members[offset] = member._replace(dead=True) if dead else member
-
-    def leave(self, offset: int) -> None:
-        """Forget a message that is not in memory any more, or was deleted from the log."""
-        if self._members:
-            self._members.pop(offset, None)
-
-    def mark_of_dead(self, offset: int) -> int:
-        """Record that a message is a dead letter; return how its acked row says so."""
-        if (member := self._members.get(offset)) is None:
-            return NOT_IN_FLIGHT
-        self._members[offset] = member._replace(dead=True)
-        return DEAD_MEMBER
-
-    def _count(self, offset: int) -> None:
-        if (member := self._members.pop(offset, None)) is not None:
-            self.counted[offset] = member
+    def add_effects(self) -> None:
+        """Add what effects write of what is settled, because of its messages' headers. A handler's own transaction has
+        written it already."""
+        for attempt, outcome in self.settled if with_header() else ():
+            headers = attempt.message[HEADERS]
+            if headers and outcome.kind in (ACKED, DEAD) and not outcome.committed:
+                for effect in of_headers(headers):
+                    acked = outcome.kind == ACKED
+                    self.effects.append(
+                        EffectWrite(attempt.lease, attempt.offset, attempt.number, effect, acked, headers)
+                    )
 
 
 def _is_awaited(attempt: Attempt, outcome: Outcome) -> bool:

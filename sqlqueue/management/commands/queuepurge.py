@@ -37,7 +37,7 @@ class Command(QueueCommand):
         """Count, ask and purge."""
         topic, unsettled = known_topic(self.log, options["topic"]), options["unsettled"]
         through = None if options["before"] is None else offset_above(self.log, options["before"])
-        found, kept = preview(self.log, topic.name, through), effects.unsettled(self.log, topic.name)
+        found, kept = preview(self.log, topic.name, through), effects.lost_with(self.log, topic.name)
         self.say(f"There are {about(found.messages, found.estimated)} messages up to offset {found.through}.")
         rows = [(group, about(count, found.estimated and count > 0)) for group, count in found.unsettled.items()]
         if rows:

@@ -53,7 +53,7 @@ def test_work_items_are_found_by_an_index(recorder: Recorder, settings: Any) -> 
     with connection.execute_wrapper(recorder):
         lease = HeldLease(PartitionRef("g", "t", 0, 0), 1, 2)
         with transaction.atomic():
-            items.write(LOG, lease, [EffectWrite(offset, 1, WORK_ITEMS, HandedOver("", None))])
+            items.write(LOG, lease, [EffectWrite(lease, offset, 1, WORK_ITEMS, HandedOver("", None))])
         item = WorkItem.objects.get(message_offset=offset, fencing_token=2)
         own_work(LOG, "user7", ["t"], ["many"])
         open_work(LOG, ["t"])

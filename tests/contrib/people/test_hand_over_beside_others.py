@@ -16,8 +16,8 @@ from sqlqueue.models import Message
 from sqlqueue.stats.survey import survey
 from tests.app.models import Effect
 from tests.asynchronous.loops import in_loop
-from tests.batches.following import CALLED, counted, figures, register
 from tests.consuming import QUICK, Consuming
+from tests.contrib.batches.following import CALLED, counted, figures, register
 
 pytestmark = [pytest.mark.once, pytest.mark.django_db(transaction=True)]
 ONE_PARTITION = {**QUICK, "PARTITIONS": 1}
