@@ -27,7 +27,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_batches_and_members_are_found_by_an_index(recorder: Recorder, settings: Any) -> None:  # noqa: F811
     over = {"sealed_at": now(), "finished_at": now(), "ended_at": now(), "over": True}
     Batch.objects.bulk_create(
-        [Batch(id=f"{n:032x}", callbacks={}, **(over if n % 50 else {"sealed_at": now()})) for n in range(1_000)]
+        [
+            Batch(
+                id=f"{n:032x}", parent=f"{n + 5_000:032x}", callbacks={}, **(over if n % 50 else {"sealed_at": now()})
+            )
+            for n in range(1_000)
+        ]
     )
     BatchMember.objects.bulk_create(
         [
