@@ -112,8 +112,8 @@ def test_an_async_pull_loop_hands_over_too(consuming: Consuming) -> None:
     async def main() -> None:
         async with asubscribe("t", group="pull", timeout=60) as deliveries:
             delivery = await anext(deliveries)
-            await delivery.fail(HandOver("look", form={"x": 1}))
-            await delivery.fail(HandOver("look", form={"x": 1}))
+            await delivery.afail(HandOver("look", form={"x": 1}))
+            await delivery.afail(HandOver("look", form={"x": 1}))
             assert delivery.settled == "fail"
 
     in_loop(main())
