@@ -40,7 +40,7 @@ from sqlqueue.database.insert_sql import (
     Stored,
 )
 from sqlqueue.database.log import Log
-from sqlqueue.database.sizes import bound, chunks
+from sqlqueue.database.sizes import chunks
 
 SCHEDULER = -1  # the scheduler holds this row: one process at a time moves scheduled messages, which keeps their order
 COLLECTOR = -2  # likewise the collector
@@ -141,10 +141,11 @@ def _in_statements(log: Log, rows: Sequence[LogRow], insert: Callable[[Log, Sequ
 def row_size(row: LogRow) -> float:
     """Return how many bytes a row takes in a statement at most, at little cost; infinite for a payload that the server
     copies, so that it gets a statement of its own."""
-    if isinstance(row.payload, Stored):
+    payload = row.payload
+    if isinstance(payload, Stored):
         return math.inf
-    names = len(row.topic) + len(row.target_group) + 4 * (len(row.key) + len(row.id))
-    return ROW + names + bound(row.payload) + bound(row.headers or "") + 2 * len(row.body or b"")
+    texts = len(payload) + len(row.key) + len(row.id) + len(row.headers or "")
+    return ROW + len(row.topic) + len(row.target_group) + 4 * texts + (2 * len(row.body) if row.body else 0)
 
 
 def _insert_unknown(log: Log, rows: Sequence[LogRow]) -> None:

@@ -12,7 +12,7 @@ from sqlqueue.database.log import Log
 Row = TypeVar("Row", bound=Sequence[Any])
 
 LIGHT = 64 * 1024  # any server takes a statement of so many bytes
-STATEMENT = 2 * 1024 * 1024  # of many rows: longer ones save nothing
+STATEMENT = 4 * 1024 * 1024  # of many rows: longer ones save nothing
 OVERHEAD = 4096  # of a statement's own text
 VALUE = 32  # a number, a time, a mark; what stands between two values
 ESCAPED_BYTES = b"\0\n\r\x1a\"'\\"  # MySQL's client sends two bytes for each
@@ -28,17 +28,12 @@ def size(values: Iterable[Any]) -> int:
     total = 0
     for value in values:
         if isinstance(value, str) and len(value) < LONG:
-            total += bound(value)
+            total += (2 if value.isascii() else 4) * len(value)
         elif isinstance(value, (str, bytes)):
             sent = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
             total += 2 * len(sent) - len(sent.translate(None, ESCAPED_BYTES))
         total += VALUE
     return total
-
-
-def bound(text: str) -> int:
-    """Return, at little cost, how many bytes a text takes in a statement at most: of UTF-8, or escaped."""
-    return (2 if text.isascii() else 4) * len(text)
 
 
 def packet(log: Log) -> int:
@@ -63,11 +58,13 @@ def chunks(
     asked only where it matters. A row that is larger than a statement is alone."""
     most = log.dialect.rows_of_one_insert if most_rows is None else most_rows
     some: list[Row] = []
-    total = 0.0
+    total, most_bytes = 0.0, LIGHT
     for row in rows:
         of_row = size_of(row)
         total += of_row
-        if some and (len(some) >= most or (total > LIGHT and total > min(STATEMENT, packet(log) - OVERHEAD))):
+        if total > most_bytes == LIGHT:
+            most_bytes = min(STATEMENT, packet(log) - OVERHEAD)
+        if some and (total > most_bytes or len(some) >= most):
             yield some
             some, total = [], of_row
         some.append(row)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from sqlqueue.conf import settings
+from sqlqueue.database.gate import insert_many
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.log import Log
 from sqlqueue.log.conflicts import add, add_many
 from sqlqueue.log.notifier import notify_after_commit
-from sqlqueue.log.published import IGNORED, Status
+from sqlqueue.log.published import CREATED, IGNORED, Status
 from sqlqueue.log.uniqueness import add_unique, add_unique_many
 
 
@@ -28,10 +29,16 @@ def add_row(log: Log, row: LogRow) -> tuple[int | None, str, Status]:
 def add_rows(log: Log, rows: Sequence[LogRow]) -> tuple[list[Status], list[str], int]:
     """Add messages, all or none of them, and notify their consumers; return statuses, ids, and how many of them have
     entered the log."""
+    ids = [row.id for row in rows]
+    if not any(row.named or row.scheduled_for is not None or row.unique_for is not None for row in rows):
+        insert_many(log, rows, may_repeat=False)
+        if rows:
+            notify_after_commit(log, rows)
+        return [CREATED] * len(rows), ids, len(rows)
     if any(row.unique_for is not None for row in rows):
         statuses, ids = add_unique_many(log, rows)
     else:
-        statuses, ids = add_many(log, rows), [row.id for row in rows]
+        statuses = add_many(log, rows)
     return statuses, ids, notify_of(log, [row for row, status in zip(rows, statuses) if status != IGNORED])
 
 
