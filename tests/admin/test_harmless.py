@@ -117,7 +117,7 @@ def orders(rows: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     yield f"{PEOPLE}workitem/{rows['WorkItem'].pk}/change/", {"deed": "assign", "version": "1", "user": TEXT}
     schedule = quote(quoted(rows["PeriodicSchedule"].pk))
     yield from ((f"periodicschedule/{schedule}/operation/{one}/", {}) for one in ("run", "resume", "pause"))
-    yield f"{list_of(rows['Batch'])}{quote(quoted(rows['Batch'].pk))}/retry/", {}
+    yield f"{list_of(rows['Batch'])}{quote(quoted(rows['Batch'].pk))}/operation/retry/", {}
     yield f"consumergroup/{rows['ConsumerGroup'].pk}/operation/resume/", {}
 
 
@@ -145,7 +145,7 @@ def test_no_page_and_no_list_shows_what_a_browser_obeys_or_hides(admin_client: C
 def test_the_first_page_of_the_site_names_a_batch_that_was_changed_without_them(
     admin_client: Client, rows: dict[str, Any]
 ) -> None:
-    admin_client.post(f"{list_of(rows['Batch'])}{quote(quoted(rows['Batch'].pk))}/cancel/")
+    admin_client.post(f"{list_of(rows['Batch'])}{quote(quoted(rows['Batch'].pk))}/operation/cancel/")
     html = page(admin_client, "/admin/")
     assert (r"pay \u202e" in html, odd(html)) == (True, [])
 

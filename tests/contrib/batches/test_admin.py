@@ -20,7 +20,9 @@ LIST = "/admin/sqlqueue_batches/batch/"
 
 
 def address(name: str, id: str) -> str:
-    return reverse(f"admin:sqlqueue_batches_batch_{name}", args=[id])
+    if name != "change":
+        return reverse("admin:sqlqueue_batches_batch_operation", args=[id, name])
+    return reverse("admin:sqlqueue_batches_batch_change", args=[id])
 
 
 @pytest.fixture
