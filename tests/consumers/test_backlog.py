@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sqlqueue import NewMessage, publish_many
-from sqlqueue.consumers import reader
+from sqlqueue.consumers.engine import reader
 from sqlqueue.core.keys import partition_of
 from tests.consuming import QUICK, Consuming
 

@@ -196,7 +196,7 @@ def test_spark_streams_which_share_nothing_do_not_count() -> None:
         others = SubscriberHeartbeat.objects.exclude(subscriber=hosted.name)
         others.update(subscriber=Concat(Value("spark:"), F("subscriber")))
         hosted.loop.balance()
-        assert hosted.ownership.living == 1
+        assert hosted.ownership.balancer.living == 1
 
 
 @GATED
