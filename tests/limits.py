@@ -374,6 +374,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "stats.cached:WAIT_TIMEOUT",
         "management.commands.runconsumers:ANSWER_TIMEOUT",
         "consumers.engine.reserved_threads:PASSED_ON_AFTER",
+        "consumers.engine.reserved_threads:GIVEN_UP_AFTER",
         "consumers.engine.reserved_threads:IDLE",
         "consumers.engine.reserved_threads:LOOK",
         "consumers.engine.reserved_threads:STARVED_AFTER",

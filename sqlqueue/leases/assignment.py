@@ -16,6 +16,7 @@ from sqlqueue.core.orphans import Orphans
 from sqlqueue.core.partition.ref import GroupTopic
 from sqlqueue.database.log import Log
 from sqlqueue.leases.subscribers import LivingSubscribers
+from sqlqueue.models.subscriber_heartbeat import STREAM
 
 # The leases that are free or have expired, of these groups, and its own. Index: the leases' (topic, consumer_group,
 # valid_until); their holder.
@@ -36,11 +37,13 @@ GROUPS_AT_ONCE = 100
 @dataclass(frozen=True, slots=True)
 class Holding:
     """What a subscriber holds of one (group, topic): how many partitions that has, and which of them the subscriber
-    holds. counted: of a topic with several epochs those partitions that the group may start; None: all."""
+    holds. counted: of a topic with several epochs those partitions that the group may start; None: all. withdrawn: it
+    leaves them to others."""
 
     partitions: int
     held: set[int]
     counted: Collection[int] | None = None
+    withdrawn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,12 @@ class Balancer:
         """How many living subscribers the database has, of whatever groups."""
         return self._living.living
 
+    def has_others(self, group_topic: GroupTopic) -> bool:
+        """Tell whether another living subscriber, which is no Spark stream, serves a group; as of the last
+        comparison."""
+        others = self._living.of(group_topic)
+        return any(name != self.subscriber and not name.startswith(STREAM) for name in others)
+
     def compare(self, holdings: Mapping[GroupTopic, Holding], now: float) -> dict[GroupTopic, Balance]:
         """Return what to do about each (group, topic).
 
@@ -151,6 +160,8 @@ class Balancer:
     def _decide(
         self, group_topic: GroupTopic, holding: Holding, living: Sequence[str], free: _Free, now: float
     ) -> Balance:
+        if holding.withdrawn:
+            return Balance(give_up=sorted(holding.held), free=sorted(free.unknown))
         share = self._share(group_topic, holding.partitions, living)
         wanted = max(0, share.most - len(holding.held))
         free_ones = list(free.ids)

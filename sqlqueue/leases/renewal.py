@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import NamedTuple
 
 from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.partition.ref import GroupTopic
 from sqlqueue.database import retries
 from sqlqueue.database.lock_timeouts import TableLocked
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.leases import heartbeat, release
+from sqlqueue.leases import heartbeat, release, withdrawal
 from sqlqueue.leases.heartbeat import Work
 
 logger = logging.getLogger("sqlqueue")
@@ -58,12 +59,16 @@ class Renewal:
         self.log, self.subscriber, self.subscriptions = log, subscriber, subscriptions
         self.lease_duration, self.show = lease_duration, show
 
-    def beat(self) -> None:
-        """Write the heartbeat. While another session has locked its table it is left out: leases are renewed without,
-        and as long as they are nothing is taken over."""
+    def beat(self, withdrawn: Set[GroupTopic] = frozenset()) -> None:
+        """Write the heartbeat, in all (group, topic) but those that the subscriber has withdrawn from. While another
+        session has locked its table it is left out: leases are renewed without, and as long as they are nothing is
+        taken over."""
         shown = self.show()._asdict()
+        served = [each for each in self.subscriptions if each not in withdrawn]
         try:
-            heartbeat.beat(self.log, self.subscriber, self.subscriptions, self.lease_duration, **shown)
+            heartbeat.beat(self.log, self.subscriber, served, self.lease_duration, **shown)
+            if withdrawn:
+                withdrawal.stay_away(self.log, self.subscriber, withdrawn)
         except TableLocked as error:
             logger.warning(logfmt("heartbeat_left_out", subscriber=self.subscriber, error=error))
 

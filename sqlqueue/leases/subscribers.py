@@ -56,6 +56,10 @@ class LivingSubscribers:
             self._seen = seen
         return self._known
 
+    def of(self, group_topic: GroupTopic) -> Sequence[str]:
+        """Return the subscribers of a group, as of the last look at it."""
+        return self._known.get(group_topic, ())
+
     def _of_groups(
         self, groups: Iterable[GroupTopic], alike: Mapping[str, Sequence[str]]
     ) -> dict[GroupTopic, Sequence[str]]:

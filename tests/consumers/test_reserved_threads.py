@@ -11,6 +11,7 @@ import pytest
 
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.consumers.engine import reserved_threads
+from sqlqueue.models import PartitionLease
 from tests.consuming import Consuming
 from tests.processes import wait_until
 
@@ -190,3 +191,92 @@ def test_each_message_is_handled_once_while_threads_of_their_own_come_and_go(con
         "slow": (20, {1}),
         **dict.fromkeys("abc", (40, {1})),
     }
+
+
+def holders_of(topic: str) -> set[str]:
+    leases = PartitionLease.objects.filter(topic=topic, consumer_group="quick")
+    return set(leases.values_list("holder", flat=True)) - {""}
+
+
+class Full:
+    """A process whose threads, and those that come on top, run long handlers; another one gets to know of `quick`."""
+
+    def __init__(self, consuming: Consuming, count: int) -> None:
+        """count: how many processes with a thread each these handlers take up."""
+        self.longs = [Long(consuming, f"long{number}", group=f"long{number}") for number in range(2 * count)]
+        self.seen = noting(consuming, "orders")
+        self.host = consuming.start(threads=1)
+        for long in self.longs[:2]:
+            long.publish(1)
+        wait_until(lambda: self.running == 2)
+
+    @property
+    def running(self) -> int:
+        return sum(long.running for long in self.longs)
+
+    def publish_quick(self) -> None:
+        publish_many("orders", [NewMessage(number, key=str(number)) for number in range(40)])
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_process_without_any_thread_left_gives_up_the_partitions_of_groups_that_wait(
+    consuming: Consuming, first: bool
+) -> None:
+    """The other process is there before the messages, or comes later."""
+    full = Full(consuming, 1)
+    if first:
+        consuming.start(threads=1)
+        wait_until(lambda: len(holders_of("orders")) == 2)
+    full.publish_quick()
+    if not first:
+        time.sleep(1.5 * reserved_threads.GIVEN_UP_AFTER)
+        assert not full.seen, "no thread is left, and no other process"
+        consuming.start(threads=1)
+    within(SOON, lambda: len(full.seen) == 40)
+    assert full.running == 2
+    assert full.host.name not in holders_of("orders")
+    full.longs[0].gate.set()
+    within(SOON, lambda: full.host.name in holders_of("orders"))
+
+
+def test_full_processes_do_not_give_partitions_to_and_fro(consuming: Consuming) -> None:
+    full = Full(consuming, 2)
+    consuming.start(threads=1)
+    wait_until(lambda: len(holders_of("orders")) == 2)
+    for long in full.longs[2:]:
+        long.publish(1)
+    within(3 * SOON, lambda: full.running == 4)
+    full.publish_quick()
+    wait_until(lambda: len(holders_of("orders")) == 1)
+    wait_until(lambda: PartitionLease.objects.filter(topic="orders", holder="").count() == 0)
+    tokens = sorted(PartitionLease.objects.values_list("pk", "fencing_token"))
+    time.sleep(2 * reserved_threads.GIVEN_UP_AFTER)
+    assert sorted(PartitionLease.objects.values_list("pk", "fencing_token")) == tokens
+    assert not full.seen
+    full.longs[2].gate.set()
+    full.longs[0].gate.set()
+    within(SOON, lambda: len(full.seen) == 40)
+
+
+def test_a_process_that_has_withdrawn_comes_back_when_the_other_one_dies(consuming: Consuming) -> None:
+    full = Full(consuming, 1)
+    other = consuming.start(threads=1)
+    full.publish_quick()
+    within(SOON, lambda: len(full.seen) == 40)
+    wait_until(lambda: holders_of("orders") == {other.name})
+    other.stop()
+    wait_until(lambda: holders_of("orders") == {full.host.name})
+
+
+def test_a_group_that_has_got_a_thread_is_not_given_up_for_having_waited(
+    consuming: Consuming, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = Full(consuming, 1)
+    publish("orders", "one")
+    time.sleep(1.5 * reserved_threads.GIVEN_UP_AFTER)
+    for long in full.longs:
+        long.gate.set()
+    within(SOON, lambda: full.seen)
+    consuming.start(threads=1)
+    wait_until(lambda: len(holders_of("orders")) == 2)
+    assert "no_thread_left" not in caplog.text

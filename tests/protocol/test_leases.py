@@ -20,7 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
 from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.engine.in_flight import InFlight
 from sqlqueue.consumers.engine.ownership import Ownership
+from sqlqueue.consumers.engine.reserved_threads import Withdrawals
 from sqlqueue.consumers.engine.subscription import Subscription
 from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.core.lease import HeldLease
@@ -65,6 +67,19 @@ class Lease(NamedTuple):
     offset: tuple[int, int, int, int] | None = None  # token, position, watermark, claim
 
 
+class Threads:
+    """Stands for the threads of a member: other groups' handlers take all of them, or not."""
+
+    def __init__(self, subscription: Subscription):
+        self.subscription, self.taken = subscription, False
+
+    @property
+    def full(self) -> frozenset[Subscription]:
+        return frozenset([self.subscription] if self.taken else [])
+
+    starved = full
+
+
 class Member:
     """One life of a consumer: the control thread and the lease renewer are two actors."""
 
@@ -78,6 +93,8 @@ class Member:
         self.ownership = Ownership(LOG, self.name, [self.subscription], DURATION)
         self.lost: list[HeldLease] = []
         self.keeper = LeaseRenewer(self.ownership, 1.0, Shown, self.lost.extend, Liveness())
+        self.threads: Any = Threads(self.subscription)
+        self.withdrawals = Withdrawals(self.ownership, self.threads, InFlight(), self.keeper.beat)
         self.doomed: list[AssignedPartition] = []  # what was lost before its lease renewer's present iteration
         self.claims = 1_000
         self.had: set[tuple[int, int]] = set()  # every (partition, token) that it has believed in
@@ -90,6 +107,8 @@ class Member:
         """Part of an iteration: drop what the lease renewer has found lost, acquire and release."""
         self.drop_lost()
         self.guarded(lambda: self.ownership.balance(0, lambda: 0.0))
+        if self.guarded(self.withdrawals.follow):
+            self.guarded(lambda: self.ownership.balance(0, lambda: 0.0))
         for subscription, partitions in self.ownership.drained().items():
             self.release(subscription, partitions)
 
@@ -169,6 +188,11 @@ class LeaseMachine(RuleBasedStateMachine):
     def control(self, seat: int, what: str, steps: int, patient: bool) -> None:
         member = self.members[seat]
         self.advance(member.control, steps, getattr(member, what), patient)
+
+    @rule(seat=st.sampled_from(SEATS), full=st.booleans())
+    def fill(self, seat: int, full: bool) -> None:
+        """Other groups' handlers take every thread of a member, or let go of one."""
+        self.members[seat].threads.taken = full
 
     @rule(seat=st.sampled_from(SEATS), steps=st.integers(1, 4), patient=st.booleans())
     def renew(self, seat: int, steps: int, patient: bool) -> None:
@@ -310,13 +334,27 @@ class LeaseMachine(RuleBasedStateMachine):
         leases.exclude(holder__in=["", *(member.name for member in self.members)]).update(valid_until=DatabaseNow())
         for seat in SEATS:
             self.renew_now(seat, 100, True)
-        self.share_out(3)
+        for free in range(len(SEATS) + 1):
+            self.check_full(free)
         alive = {member.name: len(member.streams()) for member in self.members}
         held = [lease.holder for lease in self.now if lease.holds]
         promise(len(held) == PARTITIONS, f"some of the partitions have no owner: {self.now} {alive}")
         promise(sorted(alive.values()) == [1, 1, 2], f"the partitions are not shared out: {alive}")
         for member in self.members:
             promise(held.count(member.name) == alive[member.name], f"{member.name} does not know what it has: {alive}")
+
+    def check_full(self, free: int) -> None:
+        """Leave no thread to all members but so many: they hold nothing. If none has any, one of them keeps all."""
+        for member in self.members:
+            member.threads.taken = member.name not in {each.name for each in self.members[:free]}
+        self.share_out(3)
+        holders = {lease.holder for lease in self.now}
+        promise(all(lease.holds for lease in self.now), f"full ones have left partitions to no other one: {self.now}")
+        able = {member.name for member in self.members if not member.threads.taken}
+        promise(holders == able or (not able and len(holders) == 1), f"{holders} have the partitions, not {able}")
+        before = self.now
+        self.share_out(1)
+        promise(self.now == before, f"partitions go to and fro: {before} {self.now}")
 
     def share_out(self, times: int) -> None:
         for _ in range(times):
@@ -365,4 +403,30 @@ def test_leases_that_are_taken_before_their_time_show(greedy: bool) -> None:
         else:
             machine.advance(slow.control, 500, None)
             assert len(slow.streams()) == PARTITIONS - len(quick.streams())
+        machine.teardown()
+
+
+@pytest.mark.parametrize("careless", [False, True])
+def test_of_two_that_withdraw_at_the_same_time_one_stays(careless: bool) -> None:
+    another = "subscriber <> %s"
+    rewrite = Rewriting(*[(another, f"({another} OR 1 = 1)")] if careless else [])
+    with stage(*ACTORS, rewrite=rewrite) as LeaseMachine.stage:
+        machine = LeaseMachine()
+        machine.begin(isolation=READ_COMMITTED)
+        two = machine.members[:2]
+        names = [member.name for member in two]
+        SubscriberHeartbeat.objects.filter(topic=machine.topic).exclude(subscriber__in=names).delete()
+        for member in two:
+            machine.advance(member.control, 500, member.balance)
+        for member in two:
+            member.threads.taken = True
+        for _ in range(2):
+            for member in two:
+                machine.advance(member.control, 0, member.withdrawals.follow)
+            machine.stage.finish(*(member.control for member in two))
+        withdrawn = [member.name for member in two if member.ownership.withdrawn]
+        rows = SubscriberHeartbeat.objects.filter(topic=machine.topic)
+        assert len(withdrawn) == (2 if careless else 1)
+        assert set(rows.values_list("subscriber", flat=True)) == set(names).difference(withdrawn)
+        machine.end_faults = lambda: None
         machine.teardown()

@@ -16,6 +16,7 @@ from sqlqueue.consumers.engine.ownership import Ownership
 from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.partition.ref import GroupTopic
 from sqlqueue.database import clock, retries
 from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, SessionReplaced
 from sqlqueue.leases import release
@@ -58,7 +59,10 @@ class LeaseRenewer(BackgroundTask):
         """Write the heartbeat, with what the process does."""
         if deliveries_settled.receivers:
             clock.look(self.log)
-        self.renewal.beat()
+        shown: frozenset[GroupTopic] | None = None
+        while shown != self.ownership.withdrawn:  # the control thread writes it, and calls this as well
+            shown = self.ownership.withdrawn
+            self.renewal.beat(shown)
 
     def run_once(self) -> bool:
         """Write the heartbeat, renew all leases, and find the lost ones by their tokens: the

@@ -18,6 +18,7 @@ from sqlqueue.consumers.engine.dispatcher import Dispatcher
 from sqlqueue.consumers.engine.in_flight import Overruns
 from sqlqueue.consumers.engine.ownership import SERVER_CHANGED, Ownership, WorkingSet
 from sqlqueue.consumers.engine.reader import Reader
+from sqlqueue.consumers.engine.reserved_threads import Withdrawals
 from sqlqueue.consumers.engine.settler import ProgressWriter
 from sqlqueue.consumers.engine.subscription import Registration
 from sqlqueue.consumers.process.liveness import Liveness
@@ -70,6 +71,8 @@ class Loop:
         self.renew_name: Callable[[float], None] = lambda now: None  # of the server, where it is the named one
         self._unmet = False
         self._fail = fail
+        self.withdrawals: Withdrawals | None = None  # where several groups share the threads
+        dispatcher.reserved_threads.starving = self.balance_soon
         self.progress = ProgressWriter(ownership.log)
         self.named_server = NamedServerWarning(subscriber=ownership.subscriber)
         self.working_set = WorkingSet()
@@ -86,6 +89,10 @@ class Loop:
         """Wake the loop because something was published. From any thread."""
         self._notified = True
         self.awake.set()
+
+    def balance_soon(self) -> None:
+        """Balance in the next iteration."""
+        self._balance_at = 0.0
 
     def run_once_guarded(self) -> float:
         """Run one iteration; after a database error it is run again soon. Return for how many seconds the control
@@ -154,7 +161,7 @@ class Loop:
         if not self.registration.complete and now >= self._register_at and not self.stopping:
             self._register_at = now + REGISTER_CHECK
             if self.registration.register_latest(self.log_end.horizon):
-                self._balance_at = 0.0
+                self.balance_soon()
         if now >= self._balance_at and not self.stopping:
             self.balance()
             self._refreshed(now)
@@ -209,6 +216,8 @@ class Loop:
         self._visits_all = True
         try:
             acquired = self.ownership.balance(self.log_end.horizon.value, self.clock)
+            if self.withdrawals is not None and self.withdrawals.follow():
+                acquired = self.ownership.balance(self.log_end.horizon.value, self.clock) or acquired
         except TableLocked as error:
             logger.warning(logfmt("balance_put_off", subscriber=self.ownership.subscriber, error=error))
             self._balance_at = self.clock() + settings.BALANCE_INTERVAL

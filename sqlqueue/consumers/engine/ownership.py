@@ -114,6 +114,7 @@ class Ownership:
         self.lacks = False  # the last balance has left it below its share: others have yet to give up, or were faster
         self.progress: Callable[[], None] = lambda: None
         self.lost: Callable[[Iterable[HeldLease]], None] = self.lose  # called for leases that others have revoked
+        self.withdrawn: frozenset[GroupTopic] = frozenset()  # left to others; the lease renewer reads it
         self.balancer = Balancer(log, subscriber, lease_duration)
         self._by_group_topic = {subscription.group_topic: subscription for subscription in subscriptions}
 
@@ -184,7 +185,8 @@ class Ownership:
             if over:
                 self.release({each: over})
         holdings = {
-            each.group_topic: Holding(each.partitions, each.holding, each.counted) for each in self.subscriptions
+            each.group_topic: Holding(each.partitions, each.holding, each.counted, each.group_topic in self.withdrawn)
+            for each in self.subscriptions
         }
         return self.balancer.compare(holdings, now)
 

@@ -2,13 +2,15 @@
 
 A group waits if nothing of it runs here, all threads are taken, and something of it could start. After STARVED_AFTER it
 gets a reserved thread, or a share of the event loop, that runs this group's executions alone. There are at most as many
-of them as threads, and as many again on the event loop; if more groups wait, they take turns.
+of them as threads, and as many again on the event loop; if more groups wait, they take turns. A group that gets none
+within GIVEN_UP_AFTER is starved: Withdrawals leave it to another process.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from sqlqueue.consumers.engine.in_flight import InFlight
@@ -16,10 +18,15 @@ from sqlqueue.consumers.engine.ownership import Ownership
 from sqlqueue.consumers.engine.subscription import Subscription
 from sqlqueue.consumers.engine.throttle import PriorityShares, Throttle
 from sqlqueue.consumers.handlers.pools import Pool
+from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.leases import withdrawal
+
+logger = logging.getLogger("sqlqueue")
 
 STARVED_AFTER: Final = 1.0  # seconds for which a group waits for the handlers of others
 PASSED_ON_AFTER: Final = 0.1  # seconds after which it is passed on, if another group waits
+GIVEN_UP_AFTER: Final = 1.5  # seconds for which a group waits before it is left to another process
 IDLE: Final = 1.0  # seconds after which one without work ends
 LOOK: Final = 0.05  # seconds between two looks
 
@@ -33,14 +40,20 @@ class ReservedThread:
 
 
 class ReservedThreads:
-    """The reserved threads of one process, for its control thread. Times are monotonic seconds. reserved: by the groups
-    that have one."""
+    """The reserved threads of one process, for its control thread. Times are monotonic seconds.
+
+    reserved: by the groups that have one; full: the groups that could get no thread, as of the last look; starved:
+    those that have waited for too long; starving: called when there are more of these.
+    """
 
     def __init__(self, ownership: Ownership, in_flight: InFlight, pool: Pool, throttle: Throttle, threads: int):
         self._ownership, self._in_flight, self._pool = ownership, in_flight, pool
         self._throttle, self._most = throttle, threads
         self.reserved: dict[Subscription, ReservedThread] = {}
         self._since: dict[Subscription, float] = {}  # since when each group waits
+        self.full: set[Subscription] = set()
+        self.starved: frozenset[Subscription] = frozenset()
+        self.starving: Callable[[], None] = lambda: None
         self._look_at = 0.0
         self._looks_again = False
 
@@ -51,8 +64,8 @@ class ReservedThreads:
 
     @property
     def watches(self) -> bool:
-        """Whether a group waits, or has a thread."""
-        return bool(self.reserved or self._since)
+        """Whether a group waits, has a thread, or could get none."""
+        return bool(self.reserved or self._since or self.full)
 
     def ran(self, subscription: Subscription, now: float) -> None:
         """Record that something of a group has run."""
@@ -72,6 +85,7 @@ class ReservedThreads:
         self._look_at, self._looks_again = now + LOOK, False
         running, queued = self._in_flight.by_progress()
         ready = self._ready(assigned_partitions, now) | queued
+        self.full = set()
         for is_async, all_taken in taken.items():
             of_kind = [each for each in self._ownership.subscriptions if each.consumer.is_async is is_async]
             self._end_unneeded(of_kind, ready | running, all_taken, now)
@@ -81,8 +95,13 @@ class ReservedThreads:
                     self._since.setdefault(subscription, now)
                 else:
                     self._since.pop(subscription, None)
-            if of_kind:
-                self._serve(of_kind, now)
+            free = self._serve(of_kind, now) if of_kind else 0
+            if all_taken and not free:
+                self.full.update(of_kind)
+        before = self.starved
+        self.starved = frozenset(each for each, since in self._since.items() if now >= since + GIVEN_UP_AFTER)
+        if self.starved - before:
+            self.starving()
 
     def _ready(self, assigned_partitions: Sequence[AssignedPartition], now: float) -> set[Subscription]:
         """Return the groups of which something could start if there were a thread."""
@@ -95,8 +114,9 @@ class ReservedThreads:
                 found.add(subscription)
         return found
 
-    def _serve(self, of_kind: Sequence[Subscription], now: float) -> None:
-        """Reserve threads for those that have waited, the longest wait first; pass threads on to the others."""
+    def _serve(self, of_kind: Sequence[Subscription], now: float) -> int:
+        """Reserve threads for those that have waited, the longest wait first; pass threads on to the others. Return how
+        many were free."""
         waited = sorted((self._since[each], number) for number, each in enumerate(of_kind) if each in self._since)
         starved = [of_kind[number] for since, number in waited if now >= since + STARVED_AFTER]
         held = [self.reserved[each] for each in of_kind if each in self.reserved]
@@ -107,6 +127,7 @@ class ReservedThreads:
         ripe = sorted((each for each in held if now >= each.began + PASSED_ON_AFTER), key=lambda each: each.began)
         for each in ripe[: max(0, len(starved) - free)]:
             self._end(each)
+        return free
 
     def _begin(self, subscription: Subscription, now: float) -> None:
         """Reserve a thread. What is queued behind others' executions comes back, to be dispatched to it."""
@@ -127,3 +148,41 @@ class ReservedThreads:
                 reserved.worked = now
             if not taken or now >= reserved.worked + IDLE:
                 self._end(reserved)
+
+
+class Withdrawals:
+    """Withdraws from groups that no thread is left for, while another living process serves them, and comes back once a
+    thread is free, or no other process is alive. For the control thread.
+
+    beat: writes the heartbeat, by which the other processes find out.
+    """
+
+    def __init__(self, ownership: Ownership, threads: ReservedThreads, in_flight: InFlight, beat: Callable[[], None]):
+        self._ownership, self._threads, self._in_flight, self._beat = ownership, threads, in_flight, beat
+
+    def follow(self) -> bool:
+        """Withdraw and come back as the threads are taken now, and by what the last balance has seen of others; return
+        whether anything has changed, so that the partitions are to be balanced again."""
+        own, before = self._ownership, self._ownership.withdrawn
+        for subscription in own.subscriptions:
+            group_topic, others = subscription.group_topic, own.balancer.has_others(subscription.group_topic)
+            if group_topic in own.withdrawn:
+                if not (others and subscription in self._threads.full):
+                    own.withdrawn -= {group_topic}
+            elif others and subscription in self._threads.starved:
+                self._withdraw(subscription)
+        if own.withdrawn == before:
+            return False
+        self._beat()
+        return True
+
+    def _withdraw(self, subscription: Subscription) -> None:
+        own, group_topic = self._ownership, subscription.group_topic
+        if not withdrawal.withdraw(own.log, own.subscriber, group_topic):
+            return
+        own.withdrawn |= {group_topic}
+        self._in_flight.release_of(subscription)
+        group, topic = group_topic
+        fields = {"subscriber": own.subscriber, "group": group, "topic": topic}
+        meaning = "other groups' handlers take every thread: its partitions are left to another process"
+        logger.warning(logfmt("no_thread_left", **fields, meaning=meaning))

@@ -25,6 +25,7 @@ from sqlqueue.consumers.engine.in_flight import InFlight
 from sqlqueue.consumers.engine.loop import Loop
 from sqlqueue.consumers.engine.ownership import Ownership
 from sqlqueue.consumers.engine.reader import Reader
+from sqlqueue.consumers.engine.reserved_threads import Withdrawals
 from sqlqueue.consumers.engine.settler import Settler
 from sqlqueue.consumers.engine.subscription import Registration, Subscription
 from sqlqueue.consumers.handlers.connections import CONNECTIONS_LAST
@@ -146,6 +147,10 @@ class Subscriber:
             self.ownership, settings.HEARTBEAT_INTERVAL, self._shown, self.loop.lost.append, self.liveness
         )
         self._lease_renewer.beat()
+        if len(self.subscriptions) > 1:
+            self.loop.withdrawals = Withdrawals(
+                self.ownership, self.dispatcher.reserved_threads, self.in_flight, self._lease_renewer.beat
+            )
         self._renew_at = self.clock() + settings.HEARTBEAT_INTERVAL
         if self._with_background_tasks:
             self.loop.scheduler = SchedulerTask(self.log, LOOK)
