@@ -18,7 +18,6 @@ NEEDED = [
     "Topics",
     "Scheduled messages",
     "Periodic schedules",
-    "Batches",
     "Requests",
 ]
 OTHERS = [
@@ -35,7 +34,7 @@ OTHERS = [
 def entries(html: str, start: str) -> list[str]:
     """Return the queue's entries of a list of Django's, from where it starts in the page."""
     listed = html[html.index(start) :]
-    module = listed[listed.index("app-sqlqueue") :].partition("</table>")[0]
+    module = listed[re.search(r"app-sqlqueue\b(?!_)", listed).start() :].partition("</table>")[0]
     return [words(row) for row in re.findall(r'<th scope="row".*?</th>', module, re.DOTALL)]
 
 

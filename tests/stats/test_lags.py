@@ -178,6 +178,6 @@ def test_an_estimate_is_marked_everywhere(monkeypatch: pytest.MonkeyPatch, admin
     (told,) = json.loads(run("queuestatus", "--json").out)["groups"]
     assert told["estimated"] is True
     recent_survey.forget()
-    for page in ("consumergroup/", f"consumergroup/{ConsumerGroup.objects.get().pk}/change/"):
+    for page in ("overview/", f"consumergroup/{ConsumerGroup.objects.get().pk}/change/"):
         text = re.sub(r"<[^>]+>", "", admin_client.get(f"/admin/sqlqueue/{page}", follow=True).content.decode())
         assert re.search(about, text), page
