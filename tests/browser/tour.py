@@ -17,16 +17,17 @@ from tests.logs import LOG
 
 INDEX = "/admin/sqlqueue/"
 PEOPLE = "/admin/sqlqueue_people/"
+BATCHES = "/admin/sqlqueue_batches/"
 LETTERS = f"{INDEX}deadletter/"
 
 
 def lists(visitor: Visitor) -> list[str]:
     """Return the addresses that the indexes lead to."""
     found: set[str] = set()
-    for address in (INDEX, PEOPLE):
+    for address in (INDEX, PEOPLE, BATCHES):
         links = visitor.open(address).locator("#content-main a[href^='/admin/sqlqueue']")
         found |= {*links.evaluate_all("all => all.map(link => link.getAttribute('href'))")}
-    return sorted(found - {INDEX, PEOPLE})
+    return sorted(found - {INDEX, PEOPLE, BATCHES})
 
 
 def by_hand() -> list[str]:
