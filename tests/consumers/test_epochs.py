@@ -15,7 +15,7 @@ from sqlqueue.models import BlockedRange, DeliveryState, Message, PartitionLease
 from sqlqueue.operations.move import move
 from sqlqueue.operations.reschedule import reschedule
 from tests import epochs
-from tests.consuming import QUICK, Consuming, Host
+from tests.consuming import QUICK, Consuming
 from tests.logs import LOG
 from tests.processes import wait_until
 from tests.progress import dead_letter_offsets, keys_of_partitions, wait_until_settled
@@ -226,20 +226,3 @@ def test_a_retired_epoch_is_given_up(consuming: Consuming, course: Course, setti
     course.check()
     wait_until(lambda: {ref.partition for each in host.subscriber.subscriptions for ref in each.assigned} == {4, 5})
     assert set(PartitionLease.objects.values_list("partition", flat=True)) == {4, 5}
-
-
-def test_partitions_are_named_within_their_epoch(consuming: Consuming, course: Course) -> None:
-    consuming.consumer("t", course, group="g")
-    register(LOG, "g", "t")
-    publish("t", 0, key="kept")  # else the epoch is retired at once
-    epochs.alter("t", 6)
-    halves = [frozenset({0, 1}), frozenset({2, 3, 4, 5})]
-    hosts = [Host(consuming.subscriber(partitions=half)) for half in halves]
-    try:
-        course.publish()
-        course.check()
-        held = [{ref.partition for each in host.subscriber.subscriptions for ref in each.assigned} for host in hosts]
-    finally:
-        for host in hosts:
-            host.stop()
-    assert held == [{0, 1, 4, 5}, {2, 3, 6, 7, 8, 9}]

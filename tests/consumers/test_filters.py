@@ -14,6 +14,7 @@ from sqlqueue import NewMessage, Retry, asubscribe, get_status, publish, publish
 from sqlqueue.consumers.engine import reader as reader_module
 from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.consumers.handlers.delivery import Delivery
+from sqlqueue.core.partition import arrivals
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.database.log import Log
 from sqlqueue.leases.acquire import acquire
@@ -249,12 +250,12 @@ def test_messages_in_doubt_that_do_not_fit_into_one_read_are_left_out_by_the_nex
     left_out: list[int] = []
     assigned: Any = SimpleNamespace(
         ref=None,
-        weighed=True,
+        budget=SimpleNamespace(weighed=True),
         loadable=1,
         unfiltered_in_doubt=lambda most: asked.pop(0),
-        sieve=SimpleNamespace(wants=lambda message: False),
-        load=lambda offset, row, message, now: left_out.append(offset),
+        wants=lambda message: False,
     )
+    monkeypatch.setattr(arrivals, "load", lambda p, offset, row, message, now: left_out.append(offset))
 
     def portion(log: Log, asked: Sequence[Asked], server: Any) -> Any:
         return [(dict.fromkeys(one.offsets[:2], ("row", "message")), 2) for one in asked]
