@@ -50,7 +50,7 @@ def test_java_options_of_ones_own_keep_java_in_utc() -> None:
 
 
 def test_what_executors_import_needs_no_project() -> None:
-    modules = "scan, writer, stream, reader, source, session, project"
+    modules = "scan, writer, stream, source, session, project"
     script = f"from sqlqueue.contrib.spark import {modules}; from django.apps import apps; print(apps.ready)"
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, cwd=ROOT, env={"PATH": ""}, capture_output=True, text=True, check=False, timeout=120)
