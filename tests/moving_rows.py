@@ -85,17 +85,17 @@ CELERY: dict[str, tuple[str, ...]] = {
     ),
     "`chain(a, b)`, `on_error`": (
         ROWS + "test_an_atomic_handler_commits_its_step_and_the_next_message_together",
-        "batches/test_chains.py::test_it_is_finished_after_its_last_step",
-        "batches/test_chains.py::test_a_step_that_fails_fails_the_chain_which_goes_on_after_a_replay",
+        "contrib/batches/test_chains.py::test_it_is_finished_after_its_last_step",
+        "contrib/batches/test_chains.py::test_a_step_that_fails_fails_the_chain_which_goes_on_after_a_replay",
     ),
     "`rate_limit` of a worker": (
         LIMITS + "test_a_rate_holds_over_several_processes",
         LIMITS + "test_what_waits_for_its_token_is_charged_nothing_and_goes_on_when_the_limit_is_lifted",
     ),
     "`group`, `chord`": (
-        "batches/test_ends.py::test_each_is_published_once_however_often_it_is_checked",
-        "batches/test_ends.py::test_dead_members_count_as_failed_until_they_are_replayed",
-        "batches/test_blocks.py::test_an_exception_leaves_nothing_of_it",
+        "contrib/batches/test_ends.py::test_each_is_published_once_however_often_it_is_checked",
+        "contrib/batches/test_ends.py::test_dead_members_count_as_failed_until_they_are_replayed",
+        "contrib/batches/test_blocks.py::test_an_exception_leaves_nothing_of_it",
         "tasks/test_in_batches.py::test_its_callbacks_wait_for_them",
         "tasks/test_in_batches.py::test_after_an_exception_there_are_none",
     ),

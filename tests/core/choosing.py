@@ -40,7 +40,7 @@ class Choice:
         consumer = self.consumer = Consumer(
             topic="t", group=group, handler=print, options=manners, backoff=Backoff(), start="earliest"
         )
-        subscription = Subscription(LOG, consumer)
+        subscription = self._subscription = Subscription(LOG, consumer)
         subscription.key_rate = KeyRate(rate_of_keys) if rate_of_keys else None
         ownership = Ownership(LOG, "model", [subscription], 60.0)
         no_pool: Any = None
@@ -54,6 +54,7 @@ class Choice:
     def choose(self, stream: AssignedPartition, most: int, now: float) -> list[Execution]:
         """Dispatch what the dispatcher would with room for so many messages (or batches)."""
         self.throttle.most = most
+        stream.lease.subscription = self._subscription
         return self._dispatcher._choose([stream], now).get(stream, [])
 
     def finished(self, attempt: Attempt) -> None:
