@@ -30,7 +30,7 @@ def test_a_task_is_found_by_its_id() -> None:
     status = get_status(TOPIC, id=result.id)
     assert status is not None
     out = StringIO()
-    call_command("queuestatus", "--topic", TOPIC, "--id", result.id, stdout=out)
+    call_command("queuemessage", TOPIC, "--id", result.id, stdout=out)
     assert result.id in out.getvalue()
     drain()
     finished = get_status(TOPIC, id=result.id)
