@@ -36,7 +36,7 @@ from tests.replica.replicas import REPLICA, asked
 from tests.transactions import OpenTransaction
 
 CatchUp = Callable[[], None]
-LISTS = ("overview", "message", "consumergroup", "topic", "batch", "periodicschedule", "scheduledmessage", "request")
+LISTS = ("overview", "message", "consumergroup", "topic", "periodicschedule", "scheduledmessage", "request")
 LISTS += ("partitionlease", "receipt", "subscriberheartbeat")
 READ_ONLY = (
     ("queuestatus",),
@@ -59,7 +59,7 @@ def test_what_only_looks_reads_the_replica(catch_up: CatchUp, admin_client: Clie
     catch_up()
     publish("t", "published later")
     urls = [reverse(f"admin:sqlqueue_{name}_changelist") for name in LISTS]
-    urls.append(reverse("admin:sqlqueue_people_workitem_changelist"))
+    urls += [reverse(f"admin:sqlqueue_{name}_changelist") for name in ("batches_batch", "people_workitem")]
     urls += [reverse("admin:sqlqueue_deadletter_changelist"), reverse("admin:sqlqueue_message_changelist") + "?topic=t"]
     for url in urls:
         with asked() as counts:
