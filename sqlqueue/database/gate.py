@@ -227,12 +227,12 @@ def _insert_as_it_is_now(
     """Do so after a statement that has added nothing, as often as something new is learned; if it is not, raise the
     database's refusal. refused: that error, or the cursor of a statement that just adds nothing.
 
-    A statement of its own has let go of what it compared with: when it is asked why it was refused, that may have
-    turned. So it is run once more in a transaction, where that stays locked, and the answer is about what the statement
-    has seen.
+    A statement of its own has let go of a slot's row: when it is asked why it was refused, that may have turned. So it
+    is run once more in a transaction, where the row stays locked, and the answer is about what the statement has seen.
+    Nowhere else: SQLite commits nothing before the rows of RETURNING are read, which the caller does.
     """
     silent = not isinstance(refused, Exception)
-    locked = silent or log.connection.in_atomic_block
+    locked = not log.dialect.slotted or log.connection.in_atomic_block
     with nullcontext() if locked else log.atomic():
         while True:
             before, known = known, learn(log, at, known)

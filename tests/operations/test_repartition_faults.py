@@ -125,6 +125,17 @@ def test_a_duplicate_asks_nothing_of_the_layouts() -> None:
     assert not [query["sql"] for query in queries if "sqlqueue_layout" in query["sql"]]
 
 
+def test_messages_with_ids_that_were_placed_by_a_former_layout_are_inserted_once_more_at_most() -> None:
+    """And their transaction, if it is one of their own, is over."""
+    publish(TOPIC, 1, key="a")
+    alter(6)
+    with CaptureQueriesContext(connection) as queries:
+        assert publish_many(TOPIC, [NewMessage(n, key="a", id=f"i{n}") for n in range(3)]).created == 3
+    assert sum("INSERT INTO" in query["sql"] for query in queries) <= 2
+    with transaction.atomic():
+        Topic.objects.update(paused=False)
+
+
 def test_later_epochs_wait_for_a_rewound_group_of_a_topic_that_was_made_again() -> None:
     """Its row has more partitions than its first epoch had."""
     alter(6)
