@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue import Delivery, publish
 from sqlqueue.consumers.declare.registry import Consumer, build
 from sqlqueue.consumers.engine.subscriber import Subscriber
-from sqlqueue.consumers.engine.throttle import LINGER, MEASURED, OFTEN, Pace
+from sqlqueue.consumers.engine.throttle import COUNTED, LINGER, OFTEN, Pace
 from sqlqueue.consumers.handlers import executor
 from sqlqueue.consumers.handlers.inline import InlinePool
 from sqlqueue.core.partition.claim_ahead import MOST_AHEAD
@@ -25,15 +25,15 @@ def test_it_is_measured_over_half_a_second() -> None:
     pace = Pace()
     pace.measure(100.0)
     for settles, seconds, linger in (
-        (OFTEN, 2 * MEASURED, LINGER),
-        (OFTEN - 1, 2 * MEASURED, 0.0),
-        (OFTEN, MEASURED, LINGER),
-        (0, MEASURED, 0.0),
+        (OFTEN, 2 * COUNTED, LINGER),
+        (OFTEN - 1, 2 * COUNTED, 0.0),
+        (OFTEN, COUNTED, LINGER),
+        (0, COUNTED, 0.0),
     ):
         for _ in range(settles):
             pace.settled()
         began = pace._since
-        pace.measure(began + MEASURED - 0.01)
+        pace.measure(began + COUNTED - 0.01)
         assert pace._since == began
         pace.measure(began + seconds)
         assert pace.linger == linger
