@@ -92,10 +92,12 @@ def test_the_site_runs_until_it_is_asked_to_end(
     command = manage("site", env=example | {"PORT": str(unused_port)})
     password = command.wait_for_line(r"Password: +(\S+) \(shown only now\)")
     assert len(password[1]) >= 12
-    with urlopen(f"http://127.0.0.1:{unused_port}/", timeout=60) as page:
-        assert b"Flight operations" in page.read()
     children = children_of(command.pid)
-    assert len(children) == 2
-    command.terminate()
-    command.wait()
+    try:
+        with urlopen(f"http://127.0.0.1:{unused_port}/", timeout=60) as page:
+            assert b"Flight operations" in page.read()
+        assert len(children) == 2
+    finally:
+        command.terminate()  # its children are groups of their own, which nothing else would end
+        command.wait()
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
