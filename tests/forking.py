@@ -186,7 +186,8 @@ def serve(server: socket.socket) -> dict[str, Any] | None:
     It returns in each child what that shall be. A child whose requester goes away is killed with its process group.
     """
     children: dict[int, tuple[int, socket.socket]] = {}  # by the descriptor that tells of its death
-    requesters: dict[int, int] = {}  # the child's process id, by the descriptor on which its requester is heard
+    # The child's process id, by the descriptor on which its requester is heard: open, so that no other gets its number.
+    requesters: dict[int, tuple[int, socket.socket]] = {}
     poll = select.poll()
     poll.register(server, select.POLLIN)
     while True:
@@ -204,7 +205,7 @@ def serve(server: socket.socket) -> dict[str, Any] | None:
                 answers.sendall(f"{pid}\n".encode())
                 death = os.pidfd_open(pid)
                 children[death] = pid, answers
-                requesters[answers.fileno()] = pid
+                requesters[answers.fileno()] = pid, answers
                 poll.register(death, select.POLLIN)
                 poll.register(answers, select.POLLIN)
             elif descriptor in children:
@@ -215,8 +216,9 @@ def serve(server: socket.socket) -> dict[str, Any] | None:
                 with contextlib.suppress(OSError):
                     answers.sendall(f"{status}\n".encode())
             elif descriptor in requesters:
-                pid = requesters.pop(descriptor)
+                pid, answers = requesters.pop(descriptor)
                 poll.unregister(descriptor)
+                answers.close()
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
 
