@@ -3,6 +3,8 @@
 import os
 import signal
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,26 @@ def test_a_signal_ends_it_alone_and_its_group_with_its_requester(tmp_path: Path)
     os.kill(child, 0)
     del process
     wait_until(lambda: not Path(f"/proc/{child}").exists())
+
+
+def test_a_requester_that_goes_as_another_asks_holds_nobody_up(tmp_path: Path) -> None:
+    first = start(tmp_path, "0")
+    first.wait(60)
+    own = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    (server,) = (int(pid) for pid in own if b"tests.forking" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    with ThreadPoolExecutor() as threads:
+        os.kill(server, signal.SIGSTOP)
+        try:
+            second = threads.submit(start, tmp_path, "sleep")
+            time.sleep(0.3)  # its request is sent by then
+            del first
+        finally:
+            os.kill(server, signal.SIGCONT)
+        try:
+            third = threads.submit(start, tmp_path, "0")
+            assert third.result(20).wait(20) == 0
+        finally:
+            second.result().kill()
 
 
 def test_what_only_an_interpreter_that_starts_can_heed_is_not_forked() -> None:
