@@ -30,14 +30,6 @@ class Epoch:
         return self.base + partition_of(key, self.partitions)
 
 
-def epoch_of(epochs: Sequence[Epoch], partition: int) -> Epoch:
-    """Return the epoch that a partition number belongs to. Raises LookupError if none of these has it."""
-    for epoch in epochs:
-        if partition in epoch.numbers:
-            return epoch
-    raise LookupError(f"no epoch has the partition {partition}")
-
-
 def feeders(partition: int, later: Epoch, earlier: Epoch) -> list[int]:
     """Return the partitions of an earlier epoch, on the same server, that can hold keys of a partition of a later one:
     partitions p of n and q of m share keys only if p = q modulo gcd(n, m), both numbered within their epochs."""

@@ -92,8 +92,9 @@ def test_a_partition_without_owner_is_told(consuming: Consuming, admin_client: C
     consuming.end_hosts()
     from sqlqueue.leases.heartbeat import beat
 
-    beat(LOG, "somebody", [("mail", "orders")], 60.0)
-    PartitionLease.objects.update(holder="somebody", valid_until=timezone.now() + timedelta(hours=1))
+    subscriber = "shop-1:4711"
+    beat(LOG, subscriber, [("mail", "orders")], lease_duration=60.0)
+    PartitionLease.objects.update(holder=subscriber, valid_until=timezone.now() + timedelta(hours=1))
     PartitionLease.objects.filter(partition=2).update(holder="", valid_until=None)
     assert "1 partition of mail of orders has no owner: it is not read." in words(page(admin_client))
 

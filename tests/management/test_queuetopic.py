@@ -236,7 +236,7 @@ class TestDrop:
         assert run("queuetopic", "drop", "orders", "--no-input", "--unsettled").code == 0
 
     def test_one_that_is_served(self, shop: Consuming) -> None:
-        heartbeat.beat(LOG, "somebody", [("mail", "orders")], 60)
+        heartbeat.beat(LOG, "shop-1:4711", [("mail", "orders")], lease_duration=60)
         refused = run("queuetopic", "drop", "orders", "--unsettled", "--no-input")
         assert (refused.code, "1 consumer process(es) serve topic 'orders'" in refused.err) == (1, True)
         assert Message.objects.filter(topic="orders").count() == 10
