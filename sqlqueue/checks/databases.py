@@ -19,6 +19,7 @@ from sqlqueue.checks import TAG, asked, check, check_database
 from sqlqueue.conf import settings
 from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.database import sequence
+from sqlqueue.database.dialects import DIALECTS
 from sqlqueue.database.limits import OWN_CONNECTIONS
 from sqlqueue.database.log import Log, current_log, home_log, reading_log
 from sqlqueue.database.server_checks import changes_values, findings, same_kind
@@ -102,7 +103,8 @@ def check_aliases() -> Iterator[CheckMessage]:
                 id="sqlqueue.E048",
             )
         mode = str(connection.settings_dict["OPTIONS"].get("transaction_mode", ""))
-        if connection.vendor == "sqlite" and mode.upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+        dialect = DIALECTS.get(connection.vendor)
+        if dialect is not None and dialect.one_writer and mode.upper() not in ("IMMEDIATE", "EXCLUSIVE"):
             yield Caution(
                 "SQLite transactions are not IMMEDIATE: two that read and then write make each other fail",
                 hint="Set OPTIONS['transaction_mode'] = 'IMMEDIATE' (and a timeout of some seconds).",
