@@ -1,5 +1,6 @@
 """One run: start everything, let the nemesis loose, drain, stop, read the tables, and judge."""
 
+import math
 import os
 import subprocess
 import sys
@@ -310,7 +311,12 @@ def dead_threads(folder: Path) -> int:
 
 def work_seconds(record: Record, backlog: int, seconds: float) -> float:
     """Return how long the work that was left may take: at the rate of the run, which took so many seconds before the
-    drain, and at least what one message may."""
+    drain, and at least what one message may, and the long jobs of a partition one after the other."""
     first = record.handlings[0].began if record.handlings else 0.0
-    rate = max(1.0, sum(handling.began <= first + seconds for handling in record.handlings) / seconds)
-    return 2 * workload.TOO_LONG + 2 * backlog / rate
+    drain = first + seconds
+    rate = max(1.0, sum(handling.began <= drain for handling in record.handlings) / seconds)
+    jobs: Counter[int] = Counter()
+    for each in record.handlings:
+        if each.topic == workload.LABOR and each.until > drain:
+            jobs[each.partition] += math.ceil(each.until - max(each.began, drain))
+    return 2 * workload.TOO_LONG + max(jobs.values(), default=0) + 2 * backlog / rate

@@ -13,7 +13,7 @@ from tests.soak.records import DeadLetter, Fault, Handling, Record, Transaction
 from tests.soak.soak import Plan, Result, work_seconds
 from tests.soak.standstill import longest_standstill
 from tests.soak.watch import Sample
-from tests.soak.workload import LEASE_DURATION, TOO_LONG
+from tests.soak.workload import LABOR, LEASE_DURATION, TOO_LONG
 
 LONG = LEASE_DURATION + 4
 
@@ -107,6 +107,14 @@ def test_what_is_left_may_take_as_long_as_at_the_rate_before_the_drain() -> None
     drain = [handling(30.0) for _ in range(1000)]
     assert work_seconds(Record(handlings=before + drain), backlog=50, seconds=10) == 2 * TOO_LONG + 10
     assert work_seconds(Record(), backlog=5, seconds=10) == 2 * TOO_LONG + 10
+
+
+def test_long_jobs_of_a_partition_may_run_one_after_the_other() -> None:
+    """As they do in a process with one thread. What ran before the drain does not count."""
+    began = enumerate((12.0, 17.0, 23.0, 23.0, 29.0))
+    jobs = [Handling(LABOR, "grind", each % 2, each, f"j{each}", 1, 1, at, at + 6, "ok") for each, at in began]
+    record = Record(handlings=[handling(10.0), *jobs])
+    assert work_seconds(record, backlog=0, seconds=10) == 2 * TOO_LONG + 12
 
 
 def test_the_figures_of_a_run(tmp_path: Path) -> None:

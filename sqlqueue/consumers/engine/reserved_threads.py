@@ -68,8 +68,9 @@ class ReservedThreads:
         return bool(self.reserved or self._since or self.full)
 
     def ran(self, subscription: Subscription, now: float) -> None:
-        """Record that something of a group has run."""
-        self._since.pop(subscription, None)
+        """Record that something of a group runs."""
+        if self._since.pop(subscription, None) is not None:
+            self.starved -= {subscription}
         if (reserved := self.reserved.get(subscription)) is not None:
             reserved.worked = now
 
