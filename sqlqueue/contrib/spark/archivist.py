@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeVar
+
+from django.db.models import Count, F, Max, Sum
 
 from sqlqueue.conf import settings
-from sqlqueue.contrib.spark import segments
 from sqlqueue.contrib.spark.models import ArchiveSegment
-from sqlqueue.contrib.spark.models.archive_segment import MESSAGES
-from sqlqueue.contrib.spark.segments import OffsetRange
+from sqlqueue.contrib.spark.models.archive_segment import MESSAGES, RECEIPTS, ArchiveSegmentQuerySet
 from sqlqueue.contrib.spark.whole_topic import Holders, RenewalLoop, insist, take_all
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
+from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
@@ -22,12 +24,19 @@ from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import AcquiredPartition
 from sqlqueue.leases.renewal import Renewal
-from sqlqueue.log import groups
-from sqlqueue.models import Topic
+from sqlqueue.log import fence, groups
+from sqlqueue.models import Message, Receipt, Topic
 
 T = TypeVar("T")
 
 GROUP = "archive"
+
+
+class OffsetRange(NamedTuple):
+    """Offsets of messages, or ids of receipts, from `first` to `last` inclusive."""
+
+    first: int
+    last: int
 
 
 class Archivist:
@@ -47,49 +56,88 @@ class Archivist:
     def next_range(self, kind: str, most: int, receipts_to: int) -> OffsetRange | None:
         """Return the range to archive next, at most `most` rows; None if there is nothing.
 
-        Of messages never anything above the horizon, of receipts nothing above the id `receipts_to`.
+        Of messages never anything above the horizon, of receipts nothing above the id `receipts_to`. It begins right
+        behind the last segment, so that segments leave no gap, unless messages behind that were collected: the offset
+        of the last one of these is in no segment.
         """
         up_to = self._horizon.value if kind == MESSAGES else receipts_to
-        return segments.next_range(self.log, self.topic, kind, up_to, most)
+        frontier = self._segments.frontier(self.topic, kind)
+        if up_to <= frontier:
+            return None
+        rows = _rows(self.log, self.topic, kind, frontier + 1, up_to).order_by("number")
+        lowest = rows.values_list("number", flat=True).first()
+        if lowest is None:
+            return None
+        first = frontier + 1
+        if lost := self.lost_to(kind):
+            first, up_to = lowest, min(up_to, lost - 1) if lowest < lost else up_to
+        full = list(rows.filter(number__lte=up_to).values_list("number", flat=True)[most - 1 : most])
+        return OffsetRange(first, full[0] if full else up_to)
+
+    def lost_to(self, kind: str) -> int:
+        """Return the highest offset of a message that was collected behind the last segment, while the topic had no
+        archive group. 0: there is none."""
+        frontier = self._segments.frontier(self.topic, kind) if kind == MESSAGES else 0
+        if not frontier:
+            return 0
+        topics = Topic.objects.using(self.log.alias)
+        collected_to = topics.values_list("collected_to", flat=True).get(name=self.topic)
+        return collected_to if collected_to > frontier else 0
 
     def held_in(self, kind: str, first: int, last: int) -> tuple[int, int]:
         """Return how many rows the database holds in a range, and the sum of their offsets (ids)."""
-        return segments.held_in(self.log, self.topic, kind, OffsetRange(first, last))
-
-    @staticmethod
-    def waiting(log: Log, topic: str, kind: str, receipts_to: int) -> int:
-        """Return how many rows of a topic wait for the archive, without holding it."""
-        up_to = highest_offset(log) if kind == MESSAGES else receipts_to
-        first = ArchiveSegment.objects.using(log.alias).frontier(topic, kind) + 1
-        return segments.held_in(log, topic, kind, OffsetRange(first, up_to))[0] if up_to >= first else 0
+        found = _rows(self.log, self.topic, kind, first, last).aggregate(rows=Count("*"), total=Sum("number"))
+        return found["rows"], int(found["total"] or 0)
 
     def segments(self, kind: str) -> list[ArchiveSegment]:
         """Return the topic's segments that count, oldest first."""
         retries.close_lost_connections()  # the last ones' reading may have taken longer than an idle one lasts
-        return list(ArchiveSegment.objects.using(self.log.alias).of(self.topic, kind))
-
-    def lost_to(self, kind: str) -> int:
-        """Return up to where messages behind the last segment were collected, see segments.lost_to."""
-        frontier = ArchiveSegment.objects.using(self.log.alias).frontier(self.topic, kind)
-        return segments.lost_to(self.log, self.topic, kind, frontier)
+        return list(self._segments.of(self.topic, kind))
 
     def ends(self) -> list[ArchiveSegment]:
         """Return the last segment of each topic and kind."""
-        return ArchiveSegment.objects.using(self.log.alias).ends()
+        return self._segments.ends()
 
     def logs(self) -> set[str]:
         """Return the identities of all logs of this database, see identity_of()."""
         return {identity_of(topic) for topic in Topic.objects.using(self.log.alias)}
 
-    def as_owner(self, action: Callable[[], T]) -> T:
-        """Call `action` while no other process can own the topic, see segments.as_owner. Raises LeaseLost likewise."""
-        return segments.as_owner(self.log, self._partitions, action)
+    def as_owner(self, action: Callable[[], T], to: int = 0) -> T:
+        """Move the archive group's watermarks up to offset `to`, and call `action`, in one transaction that is fenced
+        by the token of every partition.
+
+        The fence comes first: while the offset rows are locked no other process can acquire the leases, and no former
+        owner can move files or commit a segment. `action` may be called twice: the transaction is run again after a
+        deadlock. Raises LeaseLost, and does not call it, if a token is stale.
+        """
+        return retries.run(self.log, self._fenced, action, to)
 
     def commit(self, kind: str, first: int, last: int, move_files: Callable[[], None], **columns: Any) -> None:
-        """Make a segment count, see segments.commit_segment. Raises LeaseLost if another process has taken over."""
+        """Make a segment count: as the owner, call `move_files`, and add the segment's row.
+
+        Only the owner moves files, and the messages that they hold cannot be collected before. If this fails after the
+        move, the files have no row, and the next owner removes them. Raises LeaseLost if another process has taken
+        over; then no file was moved.
+        """
         retries.close_lost_connections()  # the segment's writing may have taken longer than an idle one lasts
         segment = ArchiveSegment(kind=kind, topic=self.topic, first_offset=first, last_offset=last, **columns)
-        segments.commit_segment(self.log, segment, self._partitions, move_files)
+
+        def add() -> None:
+            move_files()
+            segment.pk = None
+            segment.save(using=self.log.alias, force_insert=True)
+
+        self.as_owner(add, last if kind == MESSAGES else 0)
+
+    def _fenced(self, action: Callable[[], T], to: int) -> T:
+        for partition in sorted(self._partitions, key=lambda partition: partition.id):
+            if not fence.advance(self.log, partition, to, to, to):
+                raise LeaseLost("another process archives this topic now: what this one was doing has changed nothing")
+        return action()
+
+    @property
+    def _segments(self) -> ArchiveSegmentQuerySet:
+        return ArchiveSegment.objects.using(self.log.alias)
 
 
 def identity_of(topic: Topic) -> str:
@@ -151,3 +199,32 @@ def archivist(
 
 def _holders(others: Holders) -> str:
     return ", ".join(filter(None, sorted(set(others.values()))))
+
+
+def waiting(log: Log, topic: str, kind: str, receipts_to: int) -> int:
+    """Return how many rows of a topic wait for the archive, without holding it."""
+    up_to = highest_offset(log) if kind == MESSAGES else receipts_to
+    return _rows(log, topic, kind, ArchiveSegment.objects.using(log.alias).frontier(topic, kind) + 1, up_to).count()
+
+
+def newest_receipts(log: Log, topics: Iterable[str], lag: float) -> dict[str, int]:
+    """Return, by topic, the id of the newest receipt that is at least `lag` seconds old; of those topics only that have
+    one behind their last segment. One statement for all topics, for no index knows them: the primary key's end.
+
+    A receipt's id is taken before its settle commits, and no gate tells when: the lag must be longer than a settle.
+    """
+    frontiers = {topic: ArchiveSegment.objects.using(log.alias).frontier(topic, RECEIPTS) for topic in topics}
+    lowest = min(frontiers.values(), default=0)
+    old = Receipt.objects.using(log.alias).filter(
+        id__gt=lowest, finished_at__lte=DatabaseNow() - timedelta(seconds=lag)
+    )
+    newest = old.order_by().values_list("topic").annotate(newest=Max("id"))
+    return {topic: id for topic, id in newest if id > frontiers.get(topic, id)}
+
+
+def _rows(log: Log, topic: str, kind: str, first: int, last: int):  # type: ignore[no-untyped-def]
+    """Return a topic's rows in a range, their offsets or ids as `number`."""
+    rows = Message.objects if kind == MESSAGES else Receipt.objects
+    key = "offset" if kind == MESSAGES else "id"
+    found = rows.using(log.alias).filter(topic=topic, **{f"{key}__gte": first, f"{key}__lte": last})
+    return found.annotate(number=F(key)).values("number")

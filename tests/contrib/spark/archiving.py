@@ -9,9 +9,8 @@ import pyarrow.dataset
 from pyspark.sql import SparkSession
 
 from sqlqueue.contrib.spark.archiving import Segment, archive_topic
-from sqlqueue.contrib.spark.archivist import archivist
+from sqlqueue.contrib.spark.archivist import archivist, newest_receipts
 from sqlqueue.contrib.spark.folder import Folder
-from sqlqueue.contrib.spark.segments import newest_receipts
 from sqlqueue.models import Message
 from tests.logs import LOG
 

@@ -13,10 +13,9 @@ from django.test.utils import CaptureQueriesContext
 from pyspark.sql import SparkSession
 
 from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.contrib.spark.archivist import archivist
+from sqlqueue.contrib.spark.archivist import archivist, newest_receipts
 from sqlqueue.contrib.spark.folder import IDENTITY, MANIFEST, Folder
 from sqlqueue.contrib.spark.models import ArchiveSegment, HourlyStatistic
-from sqlqueue.contrib.spark.segments import newest_receipts
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.log.collect import collect
 from sqlqueue.models import Message, Receipt, Topic

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import CommandError
 
 from sqlqueue.conf import settings
-from sqlqueue.contrib.spark.archivist import Archivist, archivist
+from sqlqueue.contrib.spark.archivist import archivist, newest_receipts, waiting
 from sqlqueue.contrib.spark.management.base import SparkCommand
 from sqlqueue.contrib.spark.models.archive_segment import MESSAGES, RECEIPTS
-from sqlqueue.contrib.spark.segments import newest_receipts
 from sqlqueue.core.bounds import CENTURY
 from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
@@ -165,8 +164,8 @@ class Command(SparkCommand):
     def preview(self, topic: str, options: dict[str, Any], receipts_to: int) -> None:
         """Print how many messages and receipts of a topic would be archived."""
         for kind in kinds(options):
-            waiting = Archivist.waiting(current_log(), topic, kind, receipts_to)
-            self.say(f"{topic}: {waiting:,} {kind} would be archived")
+            rows = waiting(current_log(), topic, kind, receipts_to)
+            self.say(f"{topic}: {rows:,} {kind} would be archived")
 
 
 def kinds(options: dict[str, Any]) -> list[str]:
