@@ -367,7 +367,6 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "log.notifier:QUIET",
         "log.listener:RECOVERY",
         "operations.requests:INTERVAL",
-        "operations.purge:HORIZON_TIMEOUT",
         "operations.move:HORIZON_TIMEOUT",
         "management.requests:LOOK_EVERY",
         "management.commands.queuetail:NOTE_AFTER",

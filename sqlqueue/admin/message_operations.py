@@ -15,7 +15,8 @@ from sqlqueue.admin.operation import Done, Operation
 from sqlqueue.core.bounds import MOST_ATTEMPTS
 from sqlqueue.exceptions import LONGEST_DELAY
 from sqlqueue.models import ConsumerGroup, Topic
-from sqlqueue.operations.delete import Deleted, check_deletable, delete, unsettled
+from sqlqueue.operations.delete import Deleted, delete, unsettled
+from sqlqueue.operations.purge import deletable_topic
 from sqlqueue.operations.republish import republish
 from sqlqueue.operations.reschedule import Changed, acknowledge, reprioritize, reschedule
 
@@ -257,7 +258,7 @@ class Delete(MessageOperation):
         """Delete topic by topic; each topic has an entry of its own in Django's log."""
         values, total = form.cleaned_data, Deleted(0, 0, 0)
         for topic in self.topics:
-            check_deletable(self.log, topic)
+            deletable_topic(self.log, topic)
         for topic, offsets in self.topics.items():
             done = delete(self.log, topic, offsets, also_unsettled=values["also_unsettled"])
             total = Deleted(*(sum(pair) for pair in zip(total, done)))

@@ -21,8 +21,9 @@ it there fetches in a newer snapshot. It brings, to 40 consumers of a log in whi
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -183,14 +184,15 @@ class Horizon:
         """How many slots or transactions the candidate waits for."""
         return len(self._holders)
 
-    def wait(self, give_up: Callable[[], bool] = lambda: False, pause: float = 0.01) -> int:
+    def wait(self, timeout: float = math.inf, pause: float = 0.01) -> int:
         """Probe until a candidate read after this call is the horizon; return it.
 
-        Raises HorizonUnknown if `give_up` says so first.
+        Raises HorizonUnknown if a transaction that publishes stays open for `timeout` seconds.
         """
+        give_up_at = time.monotonic() + timeout
         target = highest_offset(self.log, self.server)
         while self.probe(target) < target:
-            if give_up():
+            if time.monotonic() >= give_up_at:
                 raise HorizonUnknown(
                     f"a transaction that publishes has been open since before offset {target}: nothing was changed; "
                     "try again when it has ended"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from itertools import product
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from django.db.models import Min, QuerySet
+from django.db.models import F, Min, QuerySet
+from django.db.models.functions import Least
 
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon, on_one_server
@@ -46,10 +46,8 @@ def move(
     if not leases.filter(**({} if partition is None else {"partition": partition})).exists():
         where = f"topic {topic!r}" + ("" if partition is None else f", partition {partition}")
         raise ConfigurationError(f"group {group!r} has nothing to move in {where}: it is not registered there")
-    give_up_at = time.monotonic() + timeout
     with on_one_server(log) as server:
-        horizon = Horizon(log, server).wait(lambda: time.monotonic() > give_up_at)
-        to = min(max(target, 0), horizon)
+        to = min(max(target, 0), Horizon(log, server).wait(timeout))
         return retries.run(log, _move, log, group, topic, to, partition, forward_only, server)
 
 
@@ -62,36 +60,75 @@ def _move(
     forward_only: bool,
     server: ServerIdentity,
 ) -> int:
-    locked = lock_topic(log, topic)
-    revoke(log, group, topic, partition)
-    acked_marks.forget_above(log, topic, target)
-    withdrawing.before_move(log, group, topic, partition, target)
-    mine = {"topic": topic, "consumer_group": group}
-    registered = ConsumerGroup.objects.using(log.alias).filter(**mine)
-    one = registered.first()
-    if one is None:
+    rows = _take(log, group, topic, target, partition)
+    if rows is None:
         raise ConfigurationError(f"group {group!r} has nothing to move in topic {topic!r}: it is not registered there")
-    check_part(log, one, target, partition)
-    numbers = layouts.numbers(log, topic) if partition is None else [partition]
-    add_missing_offsets(log, one, locked, numbers)
     # No old checkpoint may undo this.
-    registered.update(streamed_to=0, start=min(one.start, target))
-    offsets = Offset.objects.using(log.alias).filter(**mine)
-    states = DeliveryState.objects.using(log.alias).filter(**mine)
-    ranges = BlockedRange.objects.using(log.alias).filter(**mine)
-    if partition is not None:
-        offsets, states, ranges = (rows.filter(partition=partition) for rows in (offsets, states, ranges))
-    if forward_only and offsets.filter(position__gt=target).exists():  # its owners have lost their leases by now
+    rows.group.streamed_to, rows.group.start = 0, min(rows.group.start, target)
+    rows.group.save(using=log.alias, update_fields=("streamed_to", "start"))
+    if forward_only and rows.offsets.filter(position__gt=target).exists():  # its owners have lost their leases by now
         raise ConfigurationError(
             f"group {group!r} has read further than offset {target} meanwhile: it was not moved; try again"
         )
-    states.filter(message_offset__gt=target).delete()
-    ranges.filter(low__gte=target).delete()
-    ranges.filter(high__gt=target).update(high=target)
-    offsets.update(position=target, claimed_to=target, offset_acked=target)
-    lower_watermarks(offsets, states, ranges)
+    acked_marks.forget_above(log, topic, target)
+    rows.states.filter(message_offset__gt=target).delete()
+    rows.ranges.filter(low__gte=target).delete()
+    rows.ranges.filter(high__gt=target).update(high=target)
+    rows.offsets.update(position=target, claimed_to=target, offset_acked=target)
+    _lower_watermarks(rows)
     server.confirm()
     return target
+
+
+def settle_below(log: Log, group: str, topic: str, target: int, server: ServerIdentity) -> bool:
+    """Settle everything up to `target`, which is at or below the horizon, on behalf of a group; return whether it is
+    still registered. It moves the group as a skip does (docs/protocol.md), but keeps the delivery states above the
+    target. In the caller's transaction."""
+    rows = _take(log, group, topic, target, purges=True)
+    if rows is None:
+        return False
+    rows.states.filter(message_offset__lte=target).delete()
+    rows.ranges.filter(high__lte=target).delete()
+    rows.ranges.filter(low__lt=target).update(low=target, messages=Least(F("messages"), F("high") - target))
+    rows.offsets.filter(position__lt=target).update(position=target)
+    # What the last owner may have dispatched above the position is recovered by the next one.
+    rows.offsets.filter(claimed_to__lt=F("position")).update(claimed_to=F("position"))
+    rows.offsets.update(offset_acked=F("position"))
+    _lower_watermarks(rows)
+    server.confirm()
+    return True
+
+
+class GroupRows(NamedTuple):
+    """A registered group, and its offset rows, delivery states and blocked ranges in one partition or all."""
+
+    group: ConsumerGroup
+    offsets: QuerySet[Offset]
+    states: DeliveryStateQuerySet
+    ranges: QuerySet[BlockedRange]
+
+
+def _take(
+    log: Log, group: str, topic: str, target: int, partition: int | None = None, purges: bool = False
+) -> GroupRows | None:
+    """Lock the topic, take the leases of a group from their holders, and add the offset rows that it has not yet;
+    return what is to be moved to `target`, None if the group is not registered. purges: it keeps the delivery states
+    above the target, and its watermark does not fall. In the caller's transaction."""
+    locked = lock_topic(log, topic)
+    # Before any plain read: at REPEATABLE READ a read before it would fix a snapshot from before this lock.
+    revoke(log, group, topic, partition, falls=not purges)
+    mine: dict[str, Any] = {"topic": topic, "consumer_group": group}
+    registered = ConsumerGroup.objects.using(log.alias).filter(**mine).first()
+    if registered is None:
+        return None
+    withdrawing.before_move(log, group, topic, partition, target, keeps_states=purges)
+    if not purges:
+        check_part(log, registered, target, partition)
+    _add_missing_offsets(log, registered, locked, layouts.numbers(log, topic) if partition is None else [partition])
+    if partition is not None:
+        mine["partition"] = partition
+    offsets, ranges = (model._default_manager.using(log.alias).filter(**mine) for model in (Offset, BlockedRange))
+    return GroupRows(registered, offsets, DeliveryState.objects.using(log.alias).filter(**mine), ranges)
 
 
 def check_part(log: Log, group: ConsumerGroup, target: int, partition: int | None) -> None:
@@ -105,15 +142,15 @@ def check_part(log: Log, group: ConsumerGroup, target: int, partition: int | Non
     )
 
 
-def lower_watermarks(offsets: QuerySet[Offset], states: DeliveryStateQuerySet, ranges: QuerySet[BlockedRange]) -> None:
-    """Lower the watermarks of these offset rows, which are locked, below their unsettled delivery states and ranges."""
-    unsettled = states.unsettled().values("partition", "priority").annotate(lowest=Min("message_offset") - 1)
-    for row in [*unsettled, *ranges.values("partition", "priority").annotate(lowest=Min("low"))]:
-        rows = offsets.filter(partition=row["partition"], priority=row["priority"])
-        rows.filter(offset_acked__gt=row["lowest"]).update(offset_acked=row["lowest"])
+def _lower_watermarks(rows: GroupRows) -> None:
+    """Lower the watermarks of offset rows, which are locked, below the unsettled delivery states and ranges."""
+    unsettled = rows.states.unsettled().values("partition", "priority").annotate(lowest=Min("message_offset") - 1)
+    for row in [*unsettled, *rows.ranges.values("partition", "priority").annotate(lowest=Min("low"))]:
+        offsets = rows.offsets.filter(partition=row["partition"], priority=row["priority"])
+        offsets.filter(offset_acked__gt=row["lowest"]).update(offset_acked=row["lowest"])
 
 
-def add_missing_offsets(log: Log, group: ConsumerGroup, topic: Topic, partitions: Sequence[int]) -> None:
+def _add_missing_offsets(log: Log, group: ConsumerGroup, topic: Topic, partitions: Sequence[int]) -> None:
     """Add the offset rows that a group has not yet in these partitions, at its start: no process has acquired them. In
     the caller's transaction, which has revoked the leases; what moves the group changes offset rows only."""
     mine = {"topic": group.topic, "consumer_group": group.consumer_group}

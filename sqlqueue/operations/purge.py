@@ -6,13 +6,10 @@ moved behind them, and its delivery states of them are deleted. Collection delet
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from itertools import product
-from typing import Final
 
-from django.db.models import F, Sum
-from django.db.models.functions import Least
+from django.db.models import Sum
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
@@ -20,17 +17,16 @@ from sqlqueue.database.horizon import Horizon, highest_offset, on_one_server
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log import layouts, withdrawing
+from sqlqueue.log import layouts
 from sqlqueue.log.collect import collect_topic
-from sqlqueue.log.groups import lock_topic, revoke
+from sqlqueue.log.groups import lock_topic
 from sqlqueue.log.status import unacked_streams
-from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Offset, Topic
-from sqlqueue.operations.move import add_missing_offsets, lower_watermarks
+from sqlqueue.models import BlockedRange, ConsumerGroup, Topic
+from sqlqueue.operations.move import HORIZON_TIMEOUT, settle_below
 from sqlqueue.operations.replay_requests import fail_trials
 from sqlqueue.stats.counting import Range
 from sqlqueue.stats.rewind_preview import count_ranges, positions_of
 
-HORIZON_TIMEOUT: Final = 30.0  # seconds for the transactions that publish to end
 # By group: delivery states that are not settled at or below the position, less those acked above it. Index: the
 # states' unique key, by the topic; the offsets' unique key.
 REMEMBERED = """
@@ -67,7 +63,7 @@ def preview(log: Log, topic: str, through: int | None = None) -> PurgePreview:
     Exact up to sampling.EXACT messages of each group; beyond that, and where messages are blocked, the counts are
     estimates. Messages for another target group count, too. Raises ConfigurationError for what cannot be purged.
     """
-    options = _purgeable(log, topic)
+    options = deletable_topic(log, topic)
     to = highest_offset(log) if through is None else max(0, through)
     partitions = layouts.numbers(log, topic)
     groups = ConsumerGroup.objects.using(log.alias).filter(topic=topic).order_by("consumer_group")
@@ -102,10 +98,9 @@ def purge(
     transaction: the horizon cannot be known in one. Raises HorizonUnknown if a transaction that publishes stays open
     for `timeout` seconds.
     """
-    _purgeable(log, topic)
-    give_up_at = time.monotonic() + timeout
+    deletable_topic(log, topic)
     with on_one_server(log) as server:
-        horizon = Horizon(log, server).wait(lambda: time.monotonic() > give_up_at)
+        horizon = Horizon(log, server).wait(timeout)
         target = horizon if through is None else min(max(0, through), horizon)
         return _purge(log, topic, target, unsettled, server)
 
@@ -118,7 +113,7 @@ def _purge(log: Log, topic: str, target: int, unsettled: bool, server: ServerIde
         for group in groups.values_list("consumer_group", flat=True):
             if not unacked_streams(log, group, topic, target):
                 continue
-            if retries.run(log, _skip, log, group, topic, target, server):
+            if retries.run(log, settle_below, log, group, topic, target, server):
                 skipped.append(group)
     retries.run(log, _release, log, topic, target, server)
     return Purged(target, skipped)
@@ -133,7 +128,9 @@ def delete_purged(log: Log, topic: str, batches: int = 10) -> tuple[int, bool]:
     return deleted, left <= 0
 
 
-def _purgeable(log: Log, topic: str) -> Topic:
+def deletable_topic(log: Log, topic: str) -> Topic:
+    """Return a topic whose messages may be deleted; raise ConfigurationError for one that is not there, and for dead
+    letters."""
     found = Topic.objects.using(log.alias).filter(name=topic).first()
     if found is None:
         raise ConfigurationError(f"there is no topic {topic!r}")
@@ -146,31 +143,3 @@ def _release(log: Log, topic: str, target: int, server: ServerIdentity) -> None:
     lock_topic(log, topic)
     Topic.objects.using(log.alias).filter(name=topic, purged_to__lt=target).update(purged_to=target)
     server.confirm()
-
-
-def _skip(log: Log, group: str, topic: str, target: int, server: ServerIdentity) -> bool:
-    """Settle everything up to `target`, which is at or below the horizon, on behalf of a group; return whether it is
-    still registered. It moves the group as a skip does (docs/protocol.md), but keeps the delivery states above the
-    target."""
-    locked = lock_topic(log, topic)
-    # Before any plain read: at REPEATABLE READ a read before it would fix a snapshot from before this lock.
-    revoke(log, group, topic, falls=False)
-    mine = {"topic": topic, "consumer_group": group}
-    registered = ConsumerGroup.objects.using(log.alias).filter(**mine).first()
-    if registered is None:
-        return False
-    withdrawing.before_move(log, group, topic, None, target, keeps_states=True)
-    add_missing_offsets(log, registered, locked, layouts.numbers(log, topic))
-    offsets = Offset.objects.using(log.alias).filter(**mine)
-    states = DeliveryState.objects.using(log.alias).filter(**mine)
-    ranges = BlockedRange.objects.using(log.alias).filter(**mine)
-    states.filter(message_offset__lte=target).delete()
-    ranges.filter(high__lte=target).delete()
-    ranges.filter(low__lt=target).update(low=target, messages=Least(F("messages"), F("high") - target))
-    offsets.filter(position__lt=target).update(position=target)
-    # What the last owner may have dispatched above the position is recovered by the next one.
-    offsets.filter(claimed_to__lt=F("position")).update(claimed_to=F("position"))
-    offsets.update(offset_acked=F("position"))
-    lower_watermarks(offsets, states, ranges)
-    server.confirm()
-    return True

@@ -108,25 +108,35 @@ def statuses_in(log: Log, messages: Sequence[Message], groups: Groups) -> dict[i
 
     A dead message whose dead letter was replayed or discarded counts as acked: these tables do not tell them apart.
     """
-    receivers = {
-        message.offset: [group for group in groups[message.topic] if message.target_group in ("", group)]
-        for message in messages
-    }
-    read = [message for message in messages if receivers[message.offset]]
-    looks = dict.fromkeys((message.offset for message in read), first := _look(log, read, groups))
-    passed = _passed(log, read, groups, first)
-    looks |= dict.fromkeys((message.offset for message in passed), _look(log, passed, groups))
-    unsettled = {
-        (message.offset, group): _open(message, group, groups[message.topic][group], looks[message.offset])
-        for message in read
-        for group in receivers[message.offset]
-    }
-    settled = [(one, [g for g in receivers[one.offset] if unsettled[one.offset, g] is None]) for one in read]
+    found = open_in(log, messages, groups, repeats=True)
+    receivers = {message.offset: _receivers(message, groups) for message in messages}
+    settled = [(one, [g for g in receivers[one.offset] if (one.offset, g) not in found]) for one in messages]
     dead = _dead_letters(log, settled)
     return {
-        offset: [unsettled[offset, group] or settled_as(group, dead.get((offset, group))) for group in names]
+        offset: [found.get((offset, group)) or settled_as(group, dead.get((offset, group))) for group in names]
         for offset, names in receivers.items()
     }
+
+
+def open_in(
+    log: Log, messages: Sequence[Message], groups: Groups, repeats: bool = False
+) -> dict[tuple[int, str], GroupStatus]:
+    """Return by offset and group how messages stand in those of these groups that get them and have not settled them.
+    Three statements; repeats: four more for those that a position passes meanwhile, which else count as open."""
+    read = [message for message in messages if _receivers(message, groups)]
+    looks = dict.fromkeys((message.offset for message in read), first := _look(log, read, groups))
+    passed = _passed(log, read, groups, first) if repeats else ()
+    looks |= dict.fromkeys((message.offset for message in passed), _look(log, passed, groups))
+    return {
+        (message.offset, group): status
+        for message in read
+        for group in _receivers(message, groups)
+        if (status := _open(message, group, groups[message.topic][group], looks[message.offset])) is not None
+    }
+
+
+def _receivers(message: Message, groups: Groups) -> list[str]:
+    return [group for group in groups[message.topic] if message.target_group in ("", group)]
 
 
 class _Looks(NamedTuple):
@@ -213,11 +223,11 @@ def _open(message: Message, group: str, registered: Registered, looks: _Looks) -
             return GroupStatus(group, IN_FLIGHT, attempts, error=error)
         state = RETRYING if attempts else _waiting(flow.rate_per_key)
         return GroupStatus(group, state, attempts, error=error, next_attempt_at=row.invisible_until)
+    if row is None and low < message.offset <= high:
+        return GroupStatus(group, _waiting(flow.concurrency_per_key))
     if row is None and message.offset > (offset_row.position if offset_row else registered.start):
         claimed = offset_row is not None and message.offset <= offset_row.claimed_to
         return GroupStatus(group, IN_FLIGHT, 1) if claimed else GroupStatus(group, WAITING)
-    if row is None and low < message.offset <= high:
-        return GroupStatus(group, _waiting(flow.concurrency_per_key))
     return None
 
 

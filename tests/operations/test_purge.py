@@ -14,7 +14,8 @@ from sqlqueue.log.collect import collect
 from sqlqueue.log.groups import register
 from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, PartitionLease, ScheduledMessage, Topic
 from sqlqueue.operations.delete import delete
-from sqlqueue.operations.purge import PurgePreview, _skip, delete_purged, preview, purge
+from sqlqueue.operations.move import settle_below
+from sqlqueue.operations.purge import PurgePreview, delete_purged, preview, purge
 from sqlqueue.operations.replay_requests import request_replay
 from sqlqueue.operations.requests import carry_out
 from sqlqueue.stats import sampling
@@ -292,7 +293,7 @@ def test_nothing_is_read_before_the_leases_are_locked(consuming: Consuming) -> N
     server = ServerIdentity(LOG)
     server.make_sure()
     with connection.execute_wrapper(note), transaction.atomic():
-        assert _skip(LOG, "g", "t", 10**6, server)
+        assert settle_below(LOG, "g", "t", 10**6, server)
     locked = next(number for number, sql in enumerate(before) if "sqlqueue_partition_lease" in sql)
     assert [sql for sql in before[: locked + 1] if sql.startswith("SELECT") and not sql.endswith("FOR UPDATE")] == []
 

@@ -135,7 +135,7 @@ def test_it_does_not_pass_the_offset_of_an_open_transaction() -> None:
             publish(TOPIC, 3)
             assert probe_often(horizon) < late
         with pytest.raises(HorizonUnknown):
-            Horizon(LOG).wait(give_up=lambda: True)
+            Horizon(LOG).wait(timeout=0)
         open_transaction.commit()
     last = publish(TOPIC, 4).offset
     assert horizon.wait() >= last > late > first

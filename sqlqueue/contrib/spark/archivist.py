@@ -167,7 +167,7 @@ def archivist(
     server = ServerIdentity(log)
     horizon = Horizon(log, server)
     deadline = time.monotonic() + timeout
-    horizon.wait(give_up=lambda: time.monotonic() > deadline)
+    horizon.wait(timeout)
     name = heartbeat.subscriber_name()
     # A segment may take longer than a lease lasts; that they are lost shows at the commit.
     renewal = Renewal(log, name, [(group, topic)], settings.LEASE_DURATION)

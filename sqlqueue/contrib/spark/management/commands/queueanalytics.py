@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from argparse import ArgumentParser
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -87,8 +86,7 @@ class Command(SparkCommand):
             horizon = replicated_horizon(log)
             self.say(f"read from the replica {log.alias!r}, up to offset {horizon}")
             return horizon
-        deadline = time.monotonic() + options["wait"]
-        return Horizon(log).wait(give_up=lambda: time.monotonic() > deadline)
+        return Horizon(log).wait(options["wait"])
 
     def analyse(self, spark: SparkSession, database: str, topic: str, horizon: int, options: dict[str, Any]) -> None:
         """Compute and store one topic's hours on a database; with --dry-run only name the days."""
