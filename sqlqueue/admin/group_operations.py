@@ -25,7 +25,6 @@ from sqlqueue.log.flow import override
 from sqlqueue.log.seek import offset_before
 from sqlqueue.models import ConsumerGroup
 from sqlqueue.operations.move import move
-from sqlqueue.operations.pause import pause, resume
 from sqlqueue.operations.reschedule_requests import (
     ERROR_LENGTH,
     FAILING,
@@ -34,6 +33,7 @@ from sqlqueue.operations.reschedule_requests import (
     WaitingDeliveries,
     request_rescheduling,
 )
+from sqlqueue.operations.topics import pause, resume
 from sqlqueue.stats.rewind_preview import count_above
 from sqlqueue.stats.survey import survey
 

@@ -19,8 +19,8 @@ from sqlqueue.core.settings import HISTORIES
 from sqlqueue.log.seek import offset_before
 from sqlqueue.log.topic_options import CHANGEABLE, differences, override
 from sqlqueue.models import Topic
-from sqlqueue.operations.pause import pause, resume
 from sqlqueue.operations.purge import delete_purged, preview, purge
+from sqlqueue.operations.topics import pause, resume
 from sqlqueue.stats.texts import duration
 
 DELETED_AT_ONCE = 10  # batches of 1,000 messages: the rest is deleted by the consumer processes

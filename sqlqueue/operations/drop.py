@@ -8,13 +8,15 @@ last its row. One that is interrupted is repeated.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
+from django.db.models import QuerySet
+
 from sqlqueue.core import effects
-from sqlqueue.core.effects import Count, Effect, registered
+from sqlqueue.core.effects import Count
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
@@ -37,11 +39,12 @@ from sqlqueue.models import (
     Topic,
     dead_letter_topic,
 )
-from sqlqueue.operations.purge import HORIZON_TIMEOUT, preview
+from sqlqueue.operations.move import HORIZON_TIMEOUT
+from sqlqueue.operations.purge import preview
 
 DELETED_AT_ONCE: Final = 500  # rows
 
-Lost: TypeAlias = type[Message] | type[ScheduledMessage]
+Step: TypeAlias = Callable[[], int]  # deletes some rows, and returns how many
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,30 +116,29 @@ def drop(
     _refuse_losses(log, topic, unsettled)
     was_paused = retries.run(log, _close, log, topic)
     try:
-        give_up_at = time.monotonic() + timeout
         with on_one_server(log) as server:
-            through = Horizon(log, server).wait(lambda: time.monotonic() > give_up_at)
+            through = Horizon(log, server).wait(timeout)
         # Again: what has been published since is to be lost as little. What comes from now on is not deleted.
         _refuse_losses(log, topic, unsettled)
     except (ConfigurationError, HorizonUnknown):
         Topic.objects.using(log.alias).filter(name=topic).update(paused=was_paused)
         raise
     names = [topic, dead_letter_topic(topic)]
-    for name, group in (
-        ConsumerGroup.objects.using(log.alias).filter(topic__in=names).values_list("topic", "consumer_group")
-    ):
+    registered = ConsumerGroup.objects.using(log.alias).filter(topic__in=names)
+    for name, group in registered.values_list("topic", "consumer_group"):
         groups.remove(log, group, name)
-    count = 0
+    steps: list[Step] = []
     for name in names:
-        kinds: list[tuple[Lost, dict[str, Any]]] = [(Message, {} if unsettled else {"offset__lte": through})]
+        rows = Message.objects.using(log.alias).filter(topic=name)
+        steps.append(partial(_delete_some, log, name, rows if unsettled else rows.filter(offset__lte=through)))
         if unsettled:
-            kinds.append((ScheduledMessage, {}))
-        for model, which in kinds:
-            while some := _delete(log, model, {"topic": name, **which}, server):
-                count += some
-                deleted(count)
-    for effect in registered() if unsettled else ():
-        while some := _drop(log, effect, topic, server):
+            scheduled = ScheduledMessage.objects.using(log.alias).filter(topic=name)
+            steps.append(partial(_delete_some, log, name, scheduled))
+    if unsettled:
+        steps += [partial(effect.withdrawn, log, topic, "", None) for effect in effects.registered()]
+    count = 0
+    for step in steps:
+        while some := _on_server(log, server, step):
             count += some
             deleted(count)
     retries.run(log, _delete_topic, log, topic)
@@ -177,34 +179,26 @@ def _refuse_altered(log: Log, topic: str) -> None:
         )
 
 
-def _delete(log: Log, model: Lost, which: dict[str, Any], server: ServerIdentity) -> int:
-    """Delete some rows, on the server whose horizon is known; return how many."""
+def _on_server(log: Log, server: ServerIdentity, step: Step) -> int:
+    """Take a step in a transaction on the server whose horizon is known; return how many rows it has deleted."""
+
+    def confirmed() -> int:
+        count = step()
+        server.confirm()
+        return count
+
     with on_one_server(log):
-        return retries.run(log, _delete_some, log, model, which, server)
+        return retries.run(log, confirmed)
 
 
-def _delete_some(log: Log, model: Lost, which: dict[str, Any], server: ServerIdentity) -> int:
-    rows = model._default_manager.using(log.alias).filter(**which)
+def _delete_some(log: Log, topic: str, rows: QuerySet[Any]) -> int:
     ids = list(rows.values_list("pk", flat=True)[:DELETED_AT_ONCE])
-    if model is ScheduledMessage:
+    if rows.model is ScheduledMessage:
         withdrawing.withdraw_scheduled(log, ids)
     else:
-        withdrawing.withdraw(log, which["topic"], "", ids)
+        withdrawing.withdraw(log, topic, "", ids)
     rows.filter(pk__in=ids).only("pk").delete()
-    server.confirm()
     return len(ids)
-
-
-def _drop(log: Log, effect: Effect, topic: str, server: ServerIdentity) -> int:
-    """Let an effect delete some of what it has, on the server whose horizon is known; return how many."""
-    with on_one_server(log):
-        return retries.run(log, _drop_some, log, effect, topic, server)
-
-
-def _drop_some(log: Log, effect: Effect, topic: str, server: ServerIdentity) -> int:
-    count = effect.withdrawn(log, topic, "", None)
-    server.confirm()
-    return count
 
 
 def _delete_topic(log: Log, topic: str) -> None:

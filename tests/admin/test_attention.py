@@ -14,7 +14,7 @@ from sqlqueue import Delivery, Reject, publish
 from sqlqueue.log.groups import register, remove
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage
-from sqlqueue.operations.pause import pause, resume
+from sqlqueue.operations.topics import pause, resume
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.findings import AWAY, DEAD_LETTERS, PAUSED, REFUSED, STUCK, UNREAD, Finding, Kind
 from sqlqueue.stats.partitions import partition_stats

@@ -12,7 +12,7 @@ from django.utils import timezone
 from sqlqueue import Delivery, Reject, Retry, publish, publish_many
 from sqlqueue.log.groups import register
 from sqlqueue.models import ConsumerGroup, Message, PartitionLease
-from sqlqueue.operations.pause import pause
+from sqlqueue.operations.topics import pause
 from tests.consuming import Consuming
 from tests.factories import (
     ActivityFactory,

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue import publish
 from sqlqueue.log.groups import register
 from sqlqueue.models import Message, Receipt, ScheduledMessage, Topic
-from sqlqueue.operations.pause import pause
+from sqlqueue.operations.topics import pause
 from tests.admin.stage import EVIL, Stage
 from tests.admin.test_lists import rows
 from tests.admin.test_overview import page, words

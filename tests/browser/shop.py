@@ -3,7 +3,7 @@
 from sqlqueue import Delivery, Reject, Retry, publish
 from sqlqueue.log.groups import register
 from sqlqueue.models import Message, ScheduledMessage, SubscriberHeartbeat
-from sqlqueue.operations.pause import pause
+from sqlqueue.operations.topics import pause
 from tests.consuming import Consuming
 from tests.logs import LOG
 from tests.processes import wait_until

@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 from sqlqueue import publish
 from sqlqueue.log.groups import register
 from sqlqueue.models import Activity, ConsumerGroup, Message
-from sqlqueue.operations.pause import pause
+from sqlqueue.operations.topics import pause
 from tests.admin.test_navigation import NEEDED, OTHERS
 from tests.browser.layout import WIDTHS
 from tests.browser.shop import TOPIC, Shop

@@ -6,7 +6,7 @@ import pytest
 
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.consumers.engine.subscriber import Subscriber
-from sqlqueue.operations.pause import pause, resume
+from sqlqueue.operations.topics import pause, resume
 from tests.consumers.test_reading import OpenPublish
 from tests.counting import Counter
 from tests.logs import LOG

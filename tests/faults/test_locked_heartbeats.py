@@ -15,7 +15,7 @@ from sqlqueue.leases import heartbeat
 from sqlqueue.log import notifier
 from sqlqueue.log.listener import Listener
 from sqlqueue.models import PartitionLease, SubscriberHeartbeat
-from sqlqueue.operations.pause import pause, resume
+from sqlqueue.operations.topics import pause, resume
 from sqlqueue.signals import lease_lost
 from tests.consuming import QUICK, Consuming, Host
 from tests.logs import LOG

@@ -21,7 +21,7 @@ from sqlqueue.log.schedule import move_due
 from sqlqueue.management import diagnostics
 from sqlqueue.models import ConsumerGroup, Message, Offset, PublishGate, ScheduledMessage
 from sqlqueue.models.publish_gate import fill
-from sqlqueue.operations.pause import pause
+from sqlqueue.operations.topics import pause
 from tests.consuming import QUICK, Consuming
 from tests.factories import ScheduledMessageFactory
 from tests.logs import LOG

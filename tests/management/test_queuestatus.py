@@ -11,7 +11,7 @@ from django.test import Client
 from sqlqueue import Delivery, Retry, publish
 from sqlqueue.log.groups import register
 from sqlqueue.log.topic_options import override
-from sqlqueue.operations.pause import pause
+from sqlqueue.operations.topics import pause
 from tests.consuming import QUICK, Consuming
 from tests.factories import ActivityFactory
 from tests.logs import LOG

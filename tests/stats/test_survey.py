@@ -13,7 +13,7 @@ from sqlqueue import Delivery, NewMessage, Reject, Retry, publish, publish_many
 from sqlqueue.log.groups import register
 from sqlqueue.log.seek import offset_before
 from sqlqueue.models import Activity, Message, Offset, SubscriberHeartbeat
-from sqlqueue.operations.pause import pause
+from sqlqueue.operations.topics import pause
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.partitions import partition_stats
 from sqlqueue.stats.survey import survey

@@ -9,7 +9,7 @@ from sqlqueue.log.topics import topic_info
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.databases import has_nothing_of
 from sqlqueue.management.positions import known_groups, known_topic
-from sqlqueue.operations.pause import pause
+from sqlqueue.operations.topics import pause
 
 
 class PausingCommand(QueueCommand):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlqueue.management.commands.queuepause import PausingCommand
-from sqlqueue.operations.pause import resume
+from sqlqueue.operations.topics import resume
 
 
 class Command(PausingCommand):

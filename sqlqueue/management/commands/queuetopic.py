@@ -24,10 +24,10 @@ from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.databases import has_nothing_of
 from sqlqueue.management.positions import known_topic
 from sqlqueue.models import Topic
-from sqlqueue.operations.create import create_topic, planned_topic
 from sqlqueue.operations.drop import DropPreview, drop, preview_drop
 from sqlqueue.operations.layout_changes import open_block
 from sqlqueue.operations.purge import preview
+from sqlqueue.operations.topics import create_topic, planned_topic
 from sqlqueue.stats.texts import about, duration
 
 
