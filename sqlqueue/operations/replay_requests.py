@@ -77,9 +77,12 @@ def step(log: Log, request: Request, most: int) -> None:
     """Deliver the next dead letters of a replay again, at most so many. While its trial runs, this looks how that has
     ended."""
     if request.state == TRIAL:
-        _check_trial(log, request)
-    if request.state in (TRIAL, FAILED):
-        return
+        failure = _failure_of_trial(log, request)
+        if failure is None:
+            return
+        request.state, request.note = (FAILED, as_note(failure)) if failure else (RUNNING, request.note)
+        if failure:
+            return
     is_first = bool(request.options.get("trial")) and request.state == NEW
     moved = replay_some(log, _left(request), 1 if is_first else min(most, AT_ONCE))
     left = _left(request).deliverable(log).first(log)  # what another transaction has locked is left, too
@@ -122,21 +125,17 @@ def _are_offsets(given: object) -> bool:
     return isinstance(given, list) and all(isinstance(one, int) for one in given)
 
 
-def _check_trial(log: Log, request: Request) -> None:
-    """Note in the request how its trial, the first message, has ended."""
+def _failure_of_trial(log: Log, request: Request) -> str | None:
+    """Return why the trial of a replay, its first message, has failed; "" if it was acked, None while it is tried."""
+    died = f"the first one, offset {request.trial_offset}, died again"
     message = Message.objects.using(log.alias).filter(offset=request.trial_offset).first()
     if message is None:  # collected: it was acked, or is a dead letter again
-        request.state = RUNNING
         dead_letters = Message.objects.using(log.alias).filter(topic=dead_letter_topic(request.topic))
-        if dead_letters.filter(original_offset=request.trial_offset).exists():
-            request.state, request.note = FAILED, f"the first one, offset {request.trial_offset}, died again"
-        return
+        return died if dead_letters.filter(original_offset=request.trial_offset).exists() else ""
     group = message.target_group
-    outcome = status(log, message, group)
-    if outcome.state == ACKED:
-        request.state = RUNNING
-    elif outcome.state in (DEAD, EXPIRED):
-        request.state, request.note = FAILED, f"the first one, offset {message.offset}, died again"
-    elif not ConsumerGroup.objects.using(log.alias).filter(topic=message.topic, consumer_group=group).exists():
-        text = f"group {group} is not registered any more: no process tries the first one, offset {message.offset}"
-        request.state, request.note = FAILED, as_note(text)
+    state = status(log, message, group).state
+    if state in (ACKED, DEAD, EXPIRED):
+        return "" if state == ACKED else died
+    if ConsumerGroup.objects.using(log.alias).filter(topic=message.topic, consumer_group=group).exists():
+        return None
+    return f"group {group} is not registered any more: no process tries the first one, offset {message.offset}"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import NamedTuple
 
 from django.db import Error
 
@@ -28,21 +26,8 @@ INTERVAL = 1.0  # seconds between two steps of a request that has a rate, or wai
 PROGRESS = ("state", "done", "at_partition", "at_priority", "at_offset", "trial_offset", "note")
 
 
-class Kind(NamedTuple):
-    """How requests of a kind are carried out.
-
-    step: takes the next messages, so many at most, and notes in the request how far it has come; skip: passes by the
-    message that cannot be taken, and returns whether there is one. Both leave it to the caller to save the request.
-    """
-
-    step: Callable[[Log, Request, int], None]
-    skip: Callable[[Log, Request, Exception], bool]
-
-
-KINDS = {
-    REPLAY: Kind(replay_requests.step, replay_requests.skip),
-    RESCHEDULE: Kind(reschedule_requests.step, lambda log, request, reason: False),
-}
+# What takes the next messages of a request, so many at most, and notes in it how far it has come.
+STEPS = {REPLAY: replay_requests.step, RESCHEDULE: reschedule_requests.step}
 
 
 def cancel(log: Log, number: int) -> bool:
@@ -72,32 +57,24 @@ def carry_out(log: Log) -> bool:
 
 
 def _next(log: Log, number: int) -> bool:
-    """Do the next step of one request. A failure affects only this one, which goes on with the next message if its kind
-    can skip one."""
-    for one_by_one in (False, True):  # many at once; if that fails, one by one to find the one that fails
-        reason = _try_step(log, number, one_by_one)
-        if isinstance(reason, bool):
-            return reason
-    logger.warning(logfmt("request_refused", request=number, error=reason))
-    return retries.run(log, _skip, log, number, reason)
-
-
-def _try_step(log: Log, number: int, one_by_one: bool) -> bool | Exception:
-    """Run a step in one transaction; return whether there is more to do at once, or the error with which it failed.
+    """Do the next step of one request; return whether there is more to do at once. A failure affects only this one,
+    which goes on with the next message if its kind can skip one.
 
     Raises errors of the database that may pass, other than contention.
     """
-    try:
-        return retries.run(log, _step, log, number, one_by_one)
-    except Error as error:
-        kind = retries.classify(error)
-        if kind is retries.ErrorKind.CONTENTION:
-            return False  # retries.run has logged it
-        if kind in retries.FOR_GOOD:
-            return error
-        raise
-    except Exception as error:
-        return error
+    reason = Exception()
+    for one_by_one in (False, True):  # many at once; if that fails, one by one to find the one that fails
+        try:
+            return retries.run(log, _step, log, number, one_by_one)
+        except Exception as error:
+            kind = retries.classify(error) if isinstance(error, Error) else None
+            if kind is retries.ErrorKind.CONTENTION:
+                return False  # retries.run has logged it
+            if kind is not None and kind not in retries.FOR_GOOD:
+                raise
+            reason = error
+    logger.warning(logfmt("request_refused", request=number, error=reason))
+    return retries.run(log, _skip, log, number, reason)
 
 
 def _step(log: Log, number: int, one_by_one: bool) -> bool:
@@ -109,7 +86,8 @@ def _step(log: Log, number: int, one_by_one: bool) -> bool:
     if _too_early(request, rate):
         return False
     before, done = _progress(request), request.done
-    _kind(request).step(log, request, 1 if one_by_one else _step_size(rate))
+    of_a_step = MOST_RATE if rate is None else max(1, int(rate * INTERVAL))
+    STEPS[request.kind](log, request, 1 if one_by_one else of_a_step)
     if _progress(request) == before:  # it waits: for its trial, or for what another transaction has locked
         return False
     moved = request.done > done
@@ -122,16 +100,11 @@ def _skip(log: Log, number: int, reason: Exception) -> bool:
     request = _locked(log, number)
     if request is None:
         return False
-    if isinstance(reason, ConfigurationError) or not _kind(request).skip(log, request, reason):
+    invalid = isinstance(reason, ConfigurationError) or request.kind != REPLAY
+    if invalid or not replay_requests.skip(log, request, reason):
         request.state, request.note = FAILED, as_note(message_of(reason) or type(reason).__name__)
     _save(log, request)
     return request.active and request.rate is None
-
-
-def _kind(request: Request) -> Kind:
-    if request.kind not in KINDS:
-        raise ConfigurationError(f"this version knows no kind of request {request.kind!r}")
-    return KINDS[request.kind]
 
 
 def _locked(log: Log, number: int) -> Request | None:
@@ -147,11 +120,6 @@ def _too_early(request: Request, rate: float | None) -> bool:
     """Tell whether the next step is not due yet: another process has just done one, or the rate is low."""
     since = (request.now - request.updated_at).total_seconds()  # type: ignore[attr-defined]
     return rate is not None and bool(request.done) and since < max(INTERVAL, 1 / rate)
-
-
-def _step_size(rate: float | None) -> int:
-    """Return how many messages a step may take; its kind may take fewer."""
-    return MOST_RATE if rate is None else max(1, int(rate * INTERVAL))
 
 
 def _progress(request: Request) -> list[object]:
