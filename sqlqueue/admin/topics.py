@@ -65,7 +65,7 @@ def _change(topic: TopicSurvey) -> dict[str, Any] | None:
         return None
     return {
         "what": change_text(topic.name, topic.change),
-        "far": progress_text(topic.change),
+        "far": progress_text(topic.change.progress),
         "advice": change_advice(topic.name, topic.change),
     }
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Literal
+from functools import partial
+from math import nan
+from typing import Any, Literal
 
 from django.core.management.base import CommandError
 
@@ -18,37 +21,29 @@ HIGHEST_OFFSET = 2**63 - 1  # what the columns hold
 MOST_PROCESSES = 1_000
 FOREVER = "forever"
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+SHOWN = 40  # characters of what is refused
+SURROGATE = re.compile("[\ud800-\udfff]")
 FILES = frozenset(("archive", "folder", "lines", "messages", "output", "paths"))  # their names are bytes
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
     """Return a function for argparse that reads a whole number from `least` to `most`; it raises ArgumentTypeError."""
-
-    def read(text: str) -> int:
-        try:
-            number = int(text) if len(text) <= len(str(HIGHEST_OFFSET)) else most + 1
-        except ValueError:
-            number = most + 1
-        if not least <= number <= most:
-            raise ArgumentTypeError(f"{text[:40]!r} is not a whole number from {least} to {most}")
-        return number
-
-    return read
+    return partial(_number, int, f"a whole number from {least} to {most}", least, most)
 
 
 def decimal(least: float, most: float) -> Callable[[str], float]:
     """Return a function for argparse that reads a number from `least` to `most`; it raises ArgumentTypeError."""
+    return partial(_number, float, f"a number from {least:g} to {most:,.0f}", least, most)
 
-    def read(text: str) -> float:
-        try:
-            number = float(text)
-        except ValueError:
-            number = float("nan")
-        if not least <= number <= most:
-            raise ArgumentTypeError(f"{text[:40]!r} is not a number from {least:g} to {most:,.0f}")
-        return number
 
-    return read
+def _number(kind: Callable[[str], Any], what: str, least: float, most: float, text: str) -> Any:
+    try:
+        number = kind(text[:SHOWN])  # more digits are no number in bounds, and take long to read
+    except ValueError:
+        number = nan
+    if not least <= number <= most:
+        raise ArgumentTypeError(f"{text[:SHOWN]!r} is not {what}")
+    return number
 
 
 def retention(text: str) -> float | str:
@@ -60,7 +55,9 @@ def retention(text: str) -> float | str:
     except (ValueError, KeyError):
         seconds = -1.0
     if not 0 <= seconds <= CENTURY:
-        raise ArgumentTypeError(f"{text[:40]!r} is not a number from 0 with a unit (90s, 15m, 2h, 3d), nor {FOREVER!r}")
+        raise ArgumentTypeError(
+            f"{text[:SHOWN]!r} is not a number from 0 with a unit (90s, 15m, 2h, 3d), nor {FOREVER!r}"
+        )
     return seconds
 
 
@@ -78,7 +75,7 @@ def moment(text: str) -> datetime:
     except ValueError:
         at = None
     if at is None or at.utcoffset() is None:
-        raise ArgumentTypeError(f"{text[:40]!r} is not a time with a zone, such as 2030-12-24T18:00:00+01:00")
+        raise ArgumentTypeError(f"{text[:SHOWN]!r} is not a time with a zone, such as 2030-12-24T18:00:00+01:00")
     return at
 
 
@@ -89,16 +86,8 @@ def refuse_broken_texts(options: Mapping[str, object]) -> None:
     """
     for name, value in options.items():
         for text in value if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(text, str) and name not in FILES and not _is_text(text):
-                raise CommandError(f"{text[:40]!r} is not text in UTF-8")
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+            if isinstance(text, str) and name not in FILES and SURROGATE.search(text):
+                raise CommandError(f"{text[:SHOWN]!r} is not text in UTF-8")
 
 
 offset = whole(0, HIGHEST_OFFSET)

@@ -3,128 +3,79 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Any
 
 from django.core.management.base import CommandError
 
-from sqlqueue.database.log import Log
-from sqlqueue.log.change_state import (
-    END,
-    GATE,
-    KEYS,
-    LAST,
-    TRANSACTIONS,
-    Change,
-    Progress,
-    under_way,
-)
+from sqlqueue.log.change_state import Change, under_way
 from sqlqueue.log.layouts import epochs
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.models import ConsumerGroup
 from sqlqueue.operations import repartition
 from sqlqueue.operations.layout_changes import open_block
-from sqlqueue.operations.repartition import Repartition
+from sqlqueue.stats.changes import progress_text
 
-TOLD: Final = {
-    GATE: "Publishers learn of the new partitions",
-    KEYS: "Keys go over to the new partitions",
-    TRANSACTIONS: "Transactions that published before the change have to end",
-    END: "The end of the former partitions is read",
-    LAST: "Publishers go on with the new partitions alone",
-}
-OFTEN, SELDOM = 0.1, 1.0  # seconds between two steps, or two looks at who has to be gone before the first
+STEP_PAUSE, SAY_AGAIN = 0.1, 10.0  # seconds between two steps, and between two texts of what they wait for
 
 
 def alter(command: QueueCommand, topic: str, options: dict[str, Any]) -> None:
-    """Change a topic's partitions, carry on a change that was interrupted, or abort it."""
-    log = command.log
+    """Change a topic's partitions, or carry on a change that was interrupted."""
+    log, partitions = command.log, options["partitions"]
     change = under_way(log)
-    if options["abort"]:
-        _abort(command, topic, change, options["dry_run"])
-        return
-    partitions = options["partitions"]
-    mine = change is not None and change.topic == topic and change.going
-    if change is not None and not change.going and not options["dry_run"]:
-        carry_on(command)  # all keys have gone over, and not all publishers know that
-        if change.topic == topic and change.later.partitions == partitions:
-            command.say(f"Topic {topic!r} has {partitions} partitions.", done=True)
-            return
-    elif change is not None and change.going and not (mine and change.later.partitions == partitions):
-        raise CommandError(
-            f"topic {change.topic!r} is being changed to {change.later.partitions} partitions, and one change at a time"
-            f" is made: `queuetopic alter {change.topic} --partitions {change.later.partitions}` carries it on"
-        )
-    present = open_block(log, topic)
-    if not mine and present.partitions == partitions:
-        if not command.on_several:
+    carried_on = change is not None and not change.going and not options["dry_run"]
+    if carried_on:
+        _carry_on(command)  # all keys have gone over, and not all publishers know that
+        change = None
+    begun = change is not None and change.going and (change.topic, change.later.partitions) == (topic, partitions)
+    before = change.earlier.partitions if begun and change is not None else open_block(log, topic).partitions
+    if before == partitions and not begun:
+        if not (carried_on or command.on_several):
             raise CommandError(f"topic {topic!r} has {partitions} partitions already")
         command.say(f"Topic {topic!r} has {partitions} partitions already.")
         return
-    before = change.earlier.partitions if mine and change is not None else present.partitions
     _explain(command, topic, before, partitions)
-    if options["dry_run"]:
-        command.say("Nothing was done.")
-        return
-    if mine:
+    if begun and not options["dry_run"]:
         command.say("It was begun before, and is carried on.")
-    else:
-        if not command.proceed(options, f"Change topic {topic!r} to {partitions} partitions?"):
-            return
+    elif command.proceed(options, f"Change topic {topic!r} to {partitions} partitions?"):
         repartition.begin(log, topic, partitions)
-    carry_on(command)
-    command.say(
+    else:
+        return
+    _carry_on(command)
+    command.done(
         f"Topic {topic!r} has {partitions} partitions. Each group begins them when it has settled what is in the former"
-        " ones.",
-        done=True,
+        " ones."
     )
 
 
+def abort(command: QueueCommand, topic: str, options: dict[str, Any]) -> None:
+    """Let a topic stay with its partitions while its change is under way."""
+    change: Change | None = under_way(command.log)
+    going = change is not None and change.topic == topic and change.going
+    if options["dry_run"] or (command.on_several and not going):
+        command.say(f"{'A' if going else 'No'} change of topic {topic!r} is under way. Nothing was done.")
+        return
+    repartition.abort(command.log, topic)
+    _carry_on(command)
+    command.done(f"Topic {topic!r} stays with its partitions.")
+
+
 def _explain(command: QueueCommand, topic: str, before: int, partitions: int) -> None:
+    groups = ConsumerGroup.objects.using(command.log.alias).filter(topic=topic).order_by("consumer_group")
+    names = ", ".join(groups.values_list("consumer_group", flat=True))
     command.say(
         f"Topic {topic!r}: {before} partitions become {partitions} others. New messages go to those; what is in the"
-        f" former ones stays there, and {_groups(command.log, topic)} there first."
+        f" former ones stays there, and {f'{names} end' if names else 'any group ends'} there first."
     )
     for one in epochs(command.log, topic)[:-1]:
         if one.end is not None:
             command.note(f"partitions of a former change, {one.partitions} of them, are still being settled")
 
 
-def _groups(log: Log, topic: str) -> str:
-    names = ConsumerGroup.objects.using(log.alias).filter(topic=topic).order_by("consumer_group")
-    return ", ".join(names.values_list("consumer_group", flat=True)) + " end" if names else "any group ends"
-
-
-def carry_on(command: QueueCommand) -> None:
-    """Carry on the change that is under way on the database of a command, and say how far it is."""
-    told = ""
-    began = time.monotonic()
-    for progress in Repartition(command.log).run(0):
-        if progress.stage != told:
-            told, began = progress.stage, time.monotonic()
-            command.say(f"{TOLD[told]}.")
-        elif progress.left and time.monotonic() > began + 10:
-            began = time.monotonic()
-            command.say(waiting(progress))
-        command.pause(OFTEN if progress.left else 0)
-
-
-def waiting(progress: Progress) -> str:
-    """Return what a step waits for."""
-    what = f"{progress.left} transactions that have published are still open."
-    if progress.stage != TRANSACTIONS:
-        parts = "keys" if progress.stage == KEYS else "publishers"
-        what = f"{progress.left} parts of the {parts} are held by transactions that have published and are still open."
-    return f"{what} They hold up nothing but this change, which other processes carry on if this one is ended."
-
-
-def _abort(command: QueueCommand, topic: str, change: Change | None, dry_run: bool) -> None:
-    if dry_run:
-        going = change is not None and change.topic == topic and change.going
-        command.say(f"{'A' if going else 'No'} change of topic {topic!r} is under way. Nothing was done.")
-        return
-    if command.on_several and (change is None or change.topic != topic or not change.going):
-        command.say(f"No change of topic {topic!r} is under way.")
-        return
-    repartition.abort(command.log, topic)
-    carry_on(command)
-    command.say(f"Topic {topic!r} stays with its partitions.", done=True)
+def _carry_on(command: QueueCommand) -> None:
+    """Carry on the change that is under way on the database of a command, and say what it waits for."""
+    stage, say_at = "", 0.0
+    for progress in repartition.Repartition(command.log).run(0):
+        if progress.left and (progress.stage != stage or time.monotonic() > say_at):
+            stage, say_at = progress.stage, time.monotonic() + SAY_AGAIN
+            command.say(f"{progress_text(progress)} This holds up nothing else, and other processes carry it on, too.")
+        command.pause(STEP_PAUSE if progress.left else 0)

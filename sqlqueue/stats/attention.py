@@ -125,7 +125,7 @@ def _of_topic(topic: TopicSurvey, groups: list[GroupSurvey]) -> Iterator[Finding
     if topic.change is not None:
         yield Finding(
             CHANGE,
-            f"{change_text(topic.name, topic.change)} {progress_text(topic.change)}",
+            f"{change_text(topic.name, topic.change)} {progress_text(topic.change.progress)}",
             change_advice(topic.name, topic.change),
             topic.name,
             severity=WARNING if topic.change.age > CHANGE_TAKES else NOTE,

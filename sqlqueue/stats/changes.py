@@ -80,9 +80,8 @@ def change_text(topic: str, change: ChangeSurvey) -> str:
     return f"{text} {begun}"
 
 
-def progress_text(change: ChangeSurvey) -> str:
-    """Say how far it is, and what it waits for."""
-    one = change.progress
+def progress_text(one: Progress) -> str:
+    """Say how far a change is, and what it waits for."""
     if one.stage == TRANSACTIONS:
         return _("It waits for transactions that have published before the change, and are still open.")
     if one.stage == END:

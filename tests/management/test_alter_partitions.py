@@ -103,7 +103,7 @@ def test_it_is_carried_on_by_running_it_again() -> None:
         begin(LOG, TOPIC, 6)
         for _ in range(5):
             Repartition(LOG).step()
-        assert "is being changed to 6" in run(*ALTER, "7", "--no-input").err
+        assert "are being changed" in run(*ALTER, "7", "--no-input").err
         old.commit()
     assert "carried on" in run(*ALTER, "6", "--no-input").out
     assert under_way(LOG) is None

@@ -125,7 +125,8 @@ class Command(QueueCommand):
         if options["partitions"] is not None or options["abort"]:
             if given or options["as_settings"] or (options["abort"] and options["partitions"] is not None):
                 raise CommandError("change one thing at a time: --partitions, --abort, or the other options")
-            repartition.alter(self, topic.name, options)
+            change = repartition.abort if options["abort"] else repartition.alter
+            change(self, topic.name, options)
             return
         if not given and not options["as_settings"]:
             raise CommandError("say what to change: --partitions, --retention, --history or --as-settings")
