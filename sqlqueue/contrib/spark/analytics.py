@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
+from sqlqueue.contrib.spark.archive import Archive
 from sqlqueue.contrib.spark.archive_rows import (
     MESSAGES,
     OFFSET_COLUMN,
@@ -21,7 +22,6 @@ from sqlqueue.contrib.spark.archive_rows import (
     utc_day,
     utc_hour,
 )
-from sqlqueue.contrib.spark.storage import Archive
 from sqlqueue.core.error_text import fingerprint
 from sqlqueue.database.log import Log
 

@@ -3,7 +3,6 @@ by which two DataFrames are compared."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -105,25 +104,6 @@ def totals_of(rows: DataFrame, kind: str = MESSAGES) -> SegmentTotals:
     """Compute the totals of archived rows."""
     (row,) = rows.agg(*total_columns(kind)).collect()  # one row
     return as_totals(row.asDict())
-
-
-def read_parquet(spark: SparkSession, folder: str, kind: str, paths: Sequence[str] | None = None) -> DataFrame:
-    """Return the messages or receipts in a folder; paths: only those in these folders or files of it."""
-    reader = spark.read.schema(schema(kind, segments=True))
-    if paths is None:
-        return reader.parquet(f"{folder}/{kind}")
-    if not paths:
-        return spark.createDataFrame([], schema(kind, segments=True))
-    return reader.option("basePath", f"{folder}/{kind}").parquet(*paths)
-
-
-def write_parquet(rows: DataFrame, path: str, *parts: str) -> None:
-    """Write rows as Parquet, partitioned by the columns `parts`.
-
-    Times are written with their time zone, as every reader knows them; this is a setting of the whole Spark session.
-    """
-    rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    rows.write.option("compression", "zstd").partitionBy(*parts).parquet(path)
 
 
 def rows_between(

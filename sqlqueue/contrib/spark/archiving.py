@@ -3,14 +3,17 @@ the files again."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Observation, SparkSession
 
+from sqlqueue.contrib.spark.archive import Archive
 from sqlqueue.contrib.spark.archive_rows import (
     SCHEMA_VERSION,
     SegmentTotals,
@@ -20,12 +23,13 @@ from sqlqueue.contrib.spark.archive_rows import (
     total_columns,
     totals_of,
 )
-from sqlqueue.contrib.spark.manifest import DamagedArchive
-from sqlqueue.contrib.spark.storage import Archive, Draft
+from sqlqueue.contrib.spark.manifest import DamagedArchive, data_folder, escaped, file_of, manifest_path
+from sqlqueue.contrib.spark.parquet import WRITTEN, write
 
 if TYPE_CHECKING:  # needs Django, which this module does without
-    from sqlqueue.contrib.spark.archivist import Archivist
+    from sqlqueue.contrib.spark.archivist import Archivist, OffsetRange
     from sqlqueue.contrib.spark.models import ArchiveSegment
+    from sqlqueue.contrib.spark.store import Store
 
 ROWS_OF_A_FILE = 250_000
 FAILURES = (PySparkException, Py4JJavaError)  # the exceptions of a failed Spark job
@@ -33,19 +37,6 @@ FAILURES = (PySparkException, Py4JJavaError)  # the exceptions of a failed Spark
 
 class SegmentDiffers(Exception):
     """The files do not hold what the database holds: the segment was deleted, and nothing was changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A committed segment, as commands print it."""
-
-    kind: str
-    topic: str
-    first: int
-    last: int
-    totals: SegmentTotals
-    files: int
-    bytes: int
 
 
 def archive_topic(
@@ -58,7 +49,7 @@ def archive_topic(
     receipts_to: int = 0,
     begin: bool = False,
     say: Callable[[str], None] = lambda line: None,
-) -> Iterator[Segment]:
+) -> Iterator[ArchiveSegment]:
     """Archive a topic's messages up to the horizon, or its receipts up to an id; yield each segment once it is
     committed.
 
@@ -73,10 +64,11 @@ def archive_topic(
     identity = folder.prepare(kind, owner.topic)
     for path in owner.as_owner(lambda: _sweep(owner, folder, kind)):
         say(f"removed {path}, which an earlier run had not finished")
-    with folder.drafting(owner.topic, owner.name, owner.token) as draft_of:
+    try:
         while within := owner.next_range(kind, segment_rows, receipts_to):
-            draft = draft_of(kind, within.first, within.last)
-            yield _archive_segment(spark, owner, draft, identity, kind, within.first, within.last)
+            yield _archive_segment(spark, owner, folder, identity, kind, within)
+    finally:
+        folder.store.end(_run(owner))
 
 
 def differences(spark: SparkSession, segments: Sequence[ArchiveSegment], folder: Archive, kind: str) -> list[str]:
@@ -111,8 +103,7 @@ def _differences(spark: SparkSession, segment: ArchiveSegment, folder: Archive, 
             return [f"{segment.path} is missing from {folder.root}, or has no manifest"]
         if damages := folder.damages(manifest):
             return damages
-        files = [manifest.file(path) for path in folder.files(manifest)]
-        found = totals_of(folder.read_files(spark, kind, files), kind)
+        found = totals_of(folder.store.read(spark, kind, manifest.parts()), kind)
     except DamagedArchive as error:
         return [str(error)]
     except FAILURES as error:
@@ -131,41 +122,69 @@ def _sweep(owner: Archivist, folder: Archive, kind: str) -> list[str]:
 
 
 def _archive_segment(
-    spark: SparkSession, owner: Archivist, draft: Draft, identity: str, kind: str, first: int, last: int
-) -> Segment:
-    topic = owner.topic
+    spark: SparkSession, owner: Archivist, folder: Archive, identity: str, kind: str, within: OffsetRange
+) -> ArchiveSegment:
+    store, topic, (first, last) = folder.store, owner.topic, within
+    data, run = data_folder(kind, topic, first, last), _run(owner)
+    begun, whole = store.drafts(data, run)
+    written, totals = _write(spark, owner, store, begun, whole, kind, within)
+    manifest = {
+        "schema_version": SCHEMA_VERSION,
+        "archive": identity,
+        "log": owner.identity,
+        "token": owner.token,
+        "kind": kind,
+        "topic": topic,
+        "first": first,
+        "last": last,
+        **asdict(totals),
+        "files": {f"{data}/{name}": size for name, size in written.items()},
+    }
+    path = manifest_path(kind, topic, first, last, owner.token)
+
+    def publish() -> None:
+        store.publish(whole, data)
+        store.put(path, json.dumps(manifest, indent=1) + "\n", run)
+
+    return owner.commit(
+        kind,
+        first,
+        last,
+        publish,
+        row_count=totals.rows,
+        lowest=totals.lowest,
+        highest=totals.highest,
+        checksum=totals.checksum,
+        schema_version=SCHEMA_VERSION,
+        path=path,
+        files=len(written),
+        bytes=sum(written.values()),
+    )
+
+
+def _write(
+    spark: SparkSession, owner: Archivist, store: Store, begun: str, whole: str, kind: str, within: OffsetRange
+) -> tuple[dict[str, int], SegmentTotals]:
+    """Write the rows of a range, and read them back; return the names and sizes of the files, and their totals. Raises
+    SegmentDiffers."""
+    topic, (first, last) = owner.topic, within
     rows, total = owner.held_in(kind, first, last)
-    source = rows_between(spark, owner.log, kind, topic, first, last)
     observation = Observation()
-    frame = archived(source, kind).observe(observation, *total_columns(kind))
-    draft.write(frame.coalesce(max(1, -(-rows // ROWS_OF_A_FILE))))
+    frame = archived(rows_between(spark, owner.log, kind, topic, first, last), kind)
+    frame = frame.observe(observation, *total_columns(kind)).coalesce(max(1, -(-rows // ROWS_OF_A_FILE)))
+    files = frame.mapInArrow(partial(write, store, begun, escaped(owner.name)), WRITTEN)
+    written = {row["name"]: row["bytes"] for row in files.collect()}
     observed = as_totals(observation.get)
-    read_back = totals_of(draft.read_back(spark), kind)
+    store.finish(begun, whole, written)
+    listed = [file_of(f"{whole}/{name}", first, last, topic) for name in written]
+    read_back = totals_of(store.read(spark, kind, listed), kind)
     if not (observed == read_back and (rows, total) == (read_back.rows, read_back.total)):
         raise SegmentDiffers(
             f"{kind} {first}-{last} of {topic}: the database holds {rows} rows (sum {total}), Spark read {observed}, "
             f"and the files hold {read_back}"
         )
-    content = {
-        "schema_version": SCHEMA_VERSION,
-        "archive": identity,
-        "log": owner.identity,
-        "kind": kind,
-        "topic": topic,
-    }
-    draft.complete({**content, "first": first, "last": last, **asdict(read_back)})
-    owner.commit(
-        kind,
-        first,
-        last,
-        draft.publish,
-        row_count=read_back.rows,
-        lowest=read_back.lowest,
-        highest=read_back.highest,
-        checksum=read_back.checksum,
-        schema_version=SCHEMA_VERSION,
-        path=draft.path,
-        files=len(draft.sizes),
-        bytes=sum(draft.sizes),
-    )
-    return Segment(kind, topic, first, last, read_back, len(draft.sizes), sum(draft.sizes))
+    return written, read_back
+
+
+def _run(owner: Archivist) -> str:
+    return f"{escaped(owner.topic)}/{escaped(owner.name)}"

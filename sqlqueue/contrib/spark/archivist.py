@@ -112,8 +112,10 @@ class Archivist:
         """
         return retries.run(self.log, self._fenced, action, to)
 
-    def commit(self, kind: str, first: int, last: int, move_files: Callable[[], None], **columns: Any) -> None:
-        """Make a segment count: as the owner, call `move_files`, and add the segment's row.
+    def commit(
+        self, kind: str, first: int, last: int, move_files: Callable[[], None], **columns: Any
+    ) -> ArchiveSegment:
+        """Make a segment count: as the owner, call `move_files`, and add and return the segment's row.
 
         Only the owner moves files, and the messages that they hold cannot be collected before. If this fails after the
         move, the files have no row, and the next owner removes them. Raises LeaseLost if another process has taken
@@ -128,6 +130,7 @@ class Archivist:
             segment.save(using=self.log.alias, force_insert=True)
 
         self.as_owner(add, last if kind == MESSAGES else 0)
+        return segment
 
     def _fenced(self, action: Callable[[], T], to: int) -> T:
         for partition in sorted(self._partitions, key=lambda partition: partition.id):

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import PurePosixPath
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:  # needs Django, which this module does without
+    from sqlqueue.contrib.spark.models import ArchiveSegment
+
+MANIFESTS = "_manifests"
+OF_TOKEN = 20  # digits: names sort as tokens do
 
 
 class DamagedArchive(Exception):
@@ -15,17 +21,6 @@ class DamagedArchive(Exception):
 
 class ForeignSegment(Exception):
     """The archive is not this database's, or not the one that holds its last segments."""
-
-
-class CommittedSegment(Protocol):
-    """A committed segment, as the database records it."""
-
-    topic: str
-    first_offset: int
-    last_offset: int
-    row_count: int
-    checksum: str
-    path: str
 
 
 class SegmentFile(NamedTuple):
@@ -41,7 +36,7 @@ class SegmentFile(NamedTuple):
 class Manifest:
     """A segment's manifest. path: as the database records it, within the archive; files: paths within the archive, and
     sizes in bytes; archive: the identity of the archive that it was written for; log: the identity of the log that its
-    messages are from; token: the archivist's highest fencing token, 0 in a folder."""
+    messages are from; token: the archivist's highest fencing token."""
 
     path: str
     kind: str
@@ -52,33 +47,29 @@ class Manifest:
     checksum: str
     log: str
     archive: str
+    token: int
     files: Mapping[str, int]
-    token: int = 0
 
     def overlaps(self, other: Manifest) -> bool:
         """Tell whether both hold the same offsets of the same log, some at least."""
         mine, its = (self.log, self.kind, self.topic), (other.log, other.kind, other.topic)
         return mine == its and self.first <= other.last and other.first <= self.last
 
-    def describes(self, segment: CommittedSegment) -> bool:
+    def describes(self, segment: ArchiveSegment) -> bool:
         """Tell whether this is the manifest of a committed segment."""
         committed = (segment.first_offset, segment.last_offset, segment.row_count, segment.checksum)
         return (self.first, self.last, self.rows, self.checksum) == committed
 
-    def file(self, path: str) -> SegmentFile:
-        """Return what is known of a file of the segment."""
-        return file_of(path, self.first, self.last, self.topic)
+    def parts(self) -> list[SegmentFile]:
+        """Return the segment's files."""
+        return [file_of(path, self.first, self.last, self.topic) for path in sorted(self.files)]
 
 
-def parsed(text: str, path: str, below: str = "") -> Manifest:
-    """Return the manifest in a text. below: the folder that its files' names begin in. Raises DamagedArchive if it
-    cannot be read."""
+def parsed(text: str, path: str) -> Manifest:
+    """Return the manifest in a text. Raises DamagedArchive if it cannot be read."""
     try:
         content = json.loads(text)
-        names = ("kind", "topic", "first", "last", "rows", "checksum", "log")
-        values = {name: content[name] for name in names}
-        files = {str(PurePosixPath(below, name)): size for name, size in content["files"].items()}
-        return Manifest(path, **values, archive=content.get("archive", ""), files=files, token=content.get("token", 0))
+        return Manifest(path, *(content[field.name] for field in fields(Manifest)[1:]))
     except (ValueError, KeyError) as error:
         raise DamagedArchive(f"{path} cannot be read: {error!r}") from error
 
@@ -121,6 +112,16 @@ def without_gaps(found: Sequence[Manifest], first: int, last: int | None) -> lis
 def data_folder(kind: str, topic: str, first: int, last: int) -> str:
     """Return the path of a segment's files; below it they are divided by date."""
     return f"{kind}/segment={first}-{last}/topic={escaped(topic)}"
+
+
+def manifest_folder(kind: str, topic: str = "") -> str:
+    """Return the path of a topic's manifests (or of all)."""
+    return f"{MANIFESTS}/{kind}" + (f"/topic={escaped(topic)}" if topic else "")
+
+
+def manifest_path(kind: str, topic: str, first: int, last: int, token: int) -> str:
+    """Return the path of a segment's manifest."""
+    return f"{manifest_folder(kind, topic)}/{first}-{last}-{token:0{OF_TOKEN}}.json"
 
 
 def file_of(path: str, first: int, last: int, topic: str) -> SegmentFile:

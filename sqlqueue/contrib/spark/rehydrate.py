@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sqlqueue.contrib.spark.archive import parts
+from sqlqueue.contrib.spark.archive import parts, with_databases
 from sqlqueue.contrib.spark.archive_rows import MESSAGES
 from sqlqueue.contrib.spark.backfill import joined
 from sqlqueue.contrib.spark.files import ROW
@@ -51,12 +50,9 @@ def archived_messages(
     high = f"{utc_time(until, 'until'):%Y-%m-%d}" if until else "~"  # behind all dates
     rows = {}
     for name, some in wanted.items():
-        files = [each.file(path) for each in some for path in archives[name].files(each)]
-        files = [file for file in files if low <= file.date <= high]
-        rows[name] = archives[name].read_files(spark, MESSAGES, files)
-    if "" in rows:
-        return rows[""]
-    return reduce(DataFrame.unionByName, (each.withColumn("database", F.lit(name)) for name, each in rows.items()))
+        files = [file for each in some for file in each.parts() if low <= file.date <= high]
+        rows[name] = archives[name].store.read(spark, MESSAGES, files)
+    return with_databases(rows)
 
 
 def in_range(

@@ -8,21 +8,22 @@ from typing import Any
 import pyarrow.dataset
 from pyspark.sql import SparkSession
 
-from sqlqueue.contrib.spark.archiving import Segment, archive_topic
+from sqlqueue.contrib.spark.archive import Archive
+from sqlqueue.contrib.spark.archiving import archive_topic
 from sqlqueue.contrib.spark.archivist import archivist, newest_receipts
-from sqlqueue.contrib.spark.folder import Folder
+from sqlqueue.contrib.spark.models import ArchiveSegment
 from sqlqueue.models import Message
 from tests.logs import LOG
 
 
 def archive(
     spark: SparkSession, folder: Path, topic: str = "t", kind: str = "messages", segment_rows: int = 1_000
-) -> list[Segment]:
+) -> list[ArchiveSegment]:
     """Archive what there is of a topic."""
     receipts_to = newest_receipts(LOG, [topic], 0).get(topic, 0)
     with archivist(LOG, topic, timeout=30) as owner:
         rows = {"segment_rows": segment_rows, "receipts_to": receipts_to}
-        return list(archive_topic(spark, owner, Folder(folder), kind, **rows))
+        return list(archive_topic(spark, owner, Archive(str(folder)), kind, **rows))
 
 
 def rows_in(folder: Path, kind: str = "messages") -> list[dict[str, Any]]:
@@ -30,6 +31,11 @@ def rows_in(folder: Path, kind: str = "messages") -> list[dict[str, Any]]:
     if not (folder / kind).is_dir():
         return []
     return pyarrow.dataset.dataset(folder / kind, format="parquet", partitioning="hive").to_table().to_pylist()
+
+
+def files_of(segment: ArchiveSegment, folder: Path) -> list[Path]:
+    """Return the files that the manifest of a segment names."""
+    return [folder / path for path in json.loads((folder / segment.path).read_text())["files"]]
 
 
 def offsets_in(folder: Path) -> Counter[int]:

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.contrib.spark import archiving
+from sqlqueue.contrib.spark.archive import Archive
 from sqlqueue.contrib.spark.archiving import archive_topic
 from sqlqueue.contrib.spark.archivist import GROUP, Archivist, archivist
-from sqlqueue.contrib.spark.folder import MANIFEST, Folder
 from sqlqueue.contrib.spark.manifest import ForeignSegment
 from sqlqueue.contrib.spark.models import ArchiveSegment
 from sqlqueue.contrib.spark.plan import LEAST_ROWS
@@ -27,7 +27,7 @@ from sqlqueue.log.groups import register, remove
 from sqlqueue.models import ConsumerGroup, Message, Offset, PartitionLease, Receipt
 from sqlqueue.operations.move import move
 from tests.consuming import QUICK, Consuming
-from tests.contrib.spark.archiving import archive, as_archived, decoded, offsets_in, rows_in
+from tests.contrib.spark.archiving import archive, as_archived, decoded, files_of, offsets_in, rows_in
 from tests.logs import LOG
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
@@ -77,7 +77,7 @@ class TestWhatItHolds:
         expected = [as_archived(message) for message in Message.objects.filter(topic="t").order_by("offset")]
         found = sorted((decoded(row) for row in rows_in(folder)), key=lambda row: row["offset"])
         assert found == expected
-        assert [segment.totals.rows for segment in segments] == [5, 5, 1]
+        assert [segment.row_count for segment in segments] == [5, 5, 1]
 
     def test_is_everything_where_one_file_is_not_enough(
         self, spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -88,7 +88,7 @@ class TestWhatItHolds:
         assert segment.files > 1
         every = Message.objects.filter(topic="t").values_list("offset", flat=True)
         assert offsets_in(folder) == Counter(every)
-        assert segment.totals.rows == len(every)
+        assert segment.row_count == len(every)
 
     def test_is_told_by_the_manifest_without_a_gap(self, spark: SparkSession, folder: Path) -> None:
         publish_some(20)
@@ -100,11 +100,11 @@ class TestWhatItHolds:
         assert [row.first_offset for row in rows[1:]] == [row.last_offset + 1 for row in rows[:-1]]
         assert [row.row_count for row in rows] == [8, 8, 4, 3]
         for row in rows:
-            place = folder / row.path
-            assert (place / MANIFEST).is_file()
-            assert len(list(place.rglob("*.parquet"))) == row.files
+            files = files_of(row, folder)
+            assert len(files) == row.files
+            assert sum(file.stat().st_size for file in files) == row.bytes
         assert not archive(spark, folder)  # nothing new
-        assert not list(Folder(folder).partial.iterdir())
+        assert not list((folder / "_partial").iterdir())
 
     def test_are_receipts_too_each_once(
         self, spark: SparkSession, folder: Path, consuming: Consuming, settings
@@ -187,8 +187,8 @@ class TestTwoArchivists:
     def test_one_that_has_lost_the_topic_changes_nothing(self, spark: SparkSession, folder: Path) -> None:
         publish_some(10)
         with archivist(LOG, "t", timeout=30) as frozen:
-            archiving = archive_topic(spark, frozen, Folder(folder), "messages", segment_rows=4)
-            assert next(archiving).totals.rows == 4
+            archiving = archive_topic(spark, frozen, Archive(str(folder)), "messages", segment_rows=4)
+            assert next(archiving).row_count == 4
             PartitionLease.objects.update(valid_until="2000-01-01 00:00:00Z")
             with archivist(LOG, "t", timeout=30) as successor:
                 with pytest.raises(LeaseLost):
@@ -199,7 +199,7 @@ class TestTwoArchivists:
                 moved = offsets_in(folder)
                 assert len(moved) == 10
                 with pytest.raises(LeaseLost):  # else it would sweep what the successor has just moved
-                    list(archive_topic(spark, frozen, Folder(folder), "messages", segment_rows=4))
+                    list(archive_topic(spark, frozen, Archive(str(folder)), "messages", segment_rows=4))
                 assert offsets_in(folder) == moved
         archive(spark, folder)
         assert offsets_in(folder) == dict.fromkeys(Message.objects.values_list("offset", flat=True), 1)
@@ -222,7 +222,7 @@ def archive_until_the_power_cut(spark: SparkSession, owner: Archivist, folder: P
         whole(kind, first, last, move_and_die, **columns)
 
     owner.commit = cut
-    list(archive_topic(spark, owner, Folder(folder), "messages", segment_rows=100))
+    list(archive_topic(spark, owner, Archive(str(folder)), "messages", segment_rows=100))
 
 
 class TestWhatAnInterruptedRunHasLeft:
@@ -241,7 +241,7 @@ class TestWhatAnInterruptedRunHasLeft:
         publish_some(5)
         archive(spark, folder)
         ArchiveSegment.objects.all().delete()
-        manifest = next(folder.rglob(MANIFEST))
+        manifest = next((folder / "_manifests").rglob("*.json"))
         manifest.write_text(manifest.read_text().replace("t since ", "t since long "))
         with pytest.raises(ForeignSegment, match="another database"):
             archive(spark, folder)
@@ -260,8 +260,7 @@ class TestTheCommand:
         assert {row["topic"] for row in rows_in(folder)} >= {"a"}
         call_command("queuearchive", folder, verify=True)
         assert "b:c/d: 2 segments of messages, 0 wrong" in capsys.readouterr().out
-        place = folder / ArchiveSegment.objects.of("a")[0].path
-        shutil.rmtree(next(place.glob("date=*")))
+        shutil.rmtree(files_of(ArchiveSegment.objects.of("a")[0], folder)[0].parent)
         with pytest.raises(CommandError, match="parquet is missing"):
             call_command("queuearchive", folder, verify=True)
 

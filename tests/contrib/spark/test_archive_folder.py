@@ -1,6 +1,5 @@
 """An archive stays in its folder, wherever that is, and what is wrong with one topic or file keeps no other waiting."""
 
-import json
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -13,14 +12,14 @@ from django.test.utils import CaptureQueriesContext
 from pyspark.sql import SparkSession
 
 from sqlqueue import NewMessage, publish, publish_many
+from sqlqueue.contrib.spark.archive import IDENTITIES, Archive
 from sqlqueue.contrib.spark.archivist import archivist, newest_receipts
-from sqlqueue.contrib.spark.folder import IDENTITY, MANIFEST, Folder
 from sqlqueue.contrib.spark.models import ArchiveSegment, HourlyStatistic
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.log.collect import collect
 from sqlqueue.models import Message, Receipt, Topic
 from tests.consuming import QUICK, Consuming
-from tests.contrib.spark.archiving import offsets_in
+from tests.contrib.spark.archiving import files_of, offsets_in
 from tests.logs import LOG
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
@@ -73,8 +72,9 @@ def test_another_folder_than_the_last_one_is_refused_and_nothing_is_collected(
     moved = folder.rename(tmp_path / "moved")  # the folder may move, with all that is in it
     run(moved, "t")
     assert sum(offsets_in(moved).values()) == 2
-    ids = {manifest.archive for manifest in Folder(moved).manifests("messages")}
-    assert ids == {json.loads((moved / IDENTITY).read_text())["archive"]}
+    assert {manifest.archive for manifest in Archive(str(moved)).manifests("messages")} == Archive(
+        str(moved)
+    ).identities()
 
 
 def test_the_segments_of_another_archive_do_not_pass_for_this_one(
@@ -83,8 +83,9 @@ def test_the_segments_of_another_archive_do_not_pass_for_this_one(
     publish("t", 1)
     run(folder, "t")
     publish("t", 2)
-    shutil.copytree(folder / "messages", tmp_path / "copy" / "messages")
-    (tmp_path / "copy" / IDENTITY).write_text('{"archive": "of another one"}')
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (identity,) = (copy / IDENTITIES).iterdir()
+    identity.rename(copy / IDENTITIES / "another.json")
     with pytest.raises(CommandError, match="is not where the archive of t ended"):
         run(tmp_path / "copy", "t")
 
@@ -115,7 +116,7 @@ def test_another_databases_archive_is_left_alone(spark: SparkSession, folder: Pa
     publish("u", 1)
     with pytest.raises(CommandError, match="another database"):
         run(folder, "u")
-    assert len(list(Folder(folder).manifests("messages"))) == 1
+    assert len(Archive(str(folder)).paths("messages")) == 1
 
 
 def test_a_link_to_another_file_system_works(spark: SparkSession, folder: Path, elsewhere: Path) -> None:
@@ -141,7 +142,7 @@ def test_a_topic_that_cannot_be_archived_keeps_no_other_one_out(spark: SparkSess
         publish(topic, 1)
     run(folder, "a", "d")
     publish("a", 2)
-    manifest = folder / ArchiveSegment.objects.of("a")[0].path / MANIFEST
+    manifest = folder / ArchiveSegment.objects.of("a")[0].path
     manifest.write_text(manifest.read_text().replace('"rows": 1', '"rows": 2'))  # a is in trouble, too
     with pytest.raises(CommandError, match=r"a: .*is not where(.|\n)*would have more than 255 characters") as error:
         run(folder)
@@ -162,19 +163,17 @@ def test_verify_names_the_damaged_files_and_goes_on(spark: SparkSession, folder:
     for topic in ("a", "b"):
         publish_many(topic, [NewMessage({"n": n}, key=str(n)) for n in range(9)])
     run(folder, segment_rows=3)
-    damaged, cut, fine = ((folder / segment.path) for segment in ArchiveSegment.objects.of("a"))
-    (file,), first = damaged.rglob("*.parquet"), ArchiveSegment.objects.of("a")[0]
+    first, second, fine = ArchiveSegment.objects.of("a")
+    (file,), (short,), (away,) = (files_of(each, folder) for each in (first, second, ArchiveSegment.objects.of("b")[1]))
     file.write_bytes(b"\0" * file.stat().st_size)
-    (short,) = cut.rglob("*.parquet")
     short.write_bytes(short.read_bytes()[:100])
-    (away,) = (folder / ArchiveSegment.objects.of("b")[1].path).rglob("*.parquet")
     away.unlink()
     with pytest.raises(CommandError) as error:
         run(folder, verify=True)
     said = str(error.value)
     assert f"{first}: its files cannot be read" in said
-    assert f"{short} has 100 bytes" in said
-    assert f"{away} is missing" in said
+    assert f"{short.relative_to(folder)} has 100 bytes" in said
+    assert f"{away.relative_to(folder)} is missing" in said
     assert str(fine) not in said
     assert error.value.returncode == 1
     told = capsys.readouterr().out
@@ -204,7 +203,7 @@ def test_the_analytics_refuse_an_archive_that_is_not_there_or_another_one(
     spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
     publish("t", 1)
-    with pytest.raises(CommandError, match="there is no folder"):
+    with pytest.raises(CommandError, match="there is nothing at"):
         call_command("queueanalytics", archive=str(folder))
     run(folder, "t")
     (tmp_path / "other").mkdir()

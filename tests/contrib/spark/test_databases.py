@@ -163,7 +163,7 @@ def test_an_archive_of_one_log_is_not_mixed_with_those_of_several(
         with pytest.raises(ConfigurationError, match="move its folders and files"):
             read_archive(spark, str(folder))
         (folder / f"database={A}").mkdir(exist_ok=True)
-        for name in ("messages", "_archive.json"):
+        for name in ("messages", "_archive", "_manifests"):
             (folder / name).rename(folder / f"database={A}" / name)
         publish("mine", 2, key=KEYS[0])
         archive(folder)

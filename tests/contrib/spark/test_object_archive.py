@@ -18,13 +18,14 @@ from django.core.management import CommandError, call_command
 from pyspark.sql import SparkSession
 
 from sqlqueue import NewMessage, publish_many
-from sqlqueue.contrib.spark import objects
-from sqlqueue.contrib.spark.archive import opened, read_archive
+from sqlqueue.contrib.spark import parquet, store
+from sqlqueue.contrib.spark.archive import Archive, read_archive
 from sqlqueue.contrib.spark.archiving import archive_topic
-from sqlqueue.contrib.spark.archivist import archivist
+from sqlqueue.contrib.spark.archivist import Archivist, archivist
+from sqlqueue.contrib.spark.manifest import MANIFESTS
 from sqlqueue.contrib.spark.models import ArchiveSegment
-from sqlqueue.contrib.spark.objects import MANIFESTS, ObjectDraft, ObjectStore
 from sqlqueue.contrib.spark.rehydrate import archived_messages, in_range
+from sqlqueue.contrib.spark.store import opened
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.log.collect import collect
 from sqlqueue.models import Message, PartitionLease
@@ -77,8 +78,7 @@ def published() -> dict[int, int]:
 
 def files_in(lake: str) -> list[str]:
     """Return the paths of the data files in a store."""
-    store = ObjectStore(lake)
-    return [path for path in store.sizes("") if path.endswith(".parquet")]
+    return [path for path in opened(lake).sizes() if path.endswith(".parquet")]
 
 
 class PowerCut(Exception):
@@ -90,15 +90,18 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Let the next archivist fail before or after it puts the manifest."""
 
     def prepare(when: str) -> None:
-        put = ObjectDraft.publish
+        commit = Archivist.commit
 
-        def publish(draft: ObjectDraft) -> None:
-            monkeypatch.setattr(ObjectDraft, "publish", put)
-            if when == "after":
-                put(draft)
-            raise PowerCut
+        def cut(owner: Archivist, kind: str, first: int, last: int, put: Callable[[], None], **columns: Any) -> None:
+            def put_and_die() -> None:
+                if when == "after":
+                    put()
+                raise PowerCut
 
-        monkeypatch.setattr(ObjectDraft, "publish", publish)
+            monkeypatch.setattr(Archivist, "commit", commit)
+            commit(owner, kind, first, last, put_and_die, **columns)
+
+        monkeypatch.setattr(Archivist, "commit", cut)
 
     return prepare
 
@@ -132,7 +135,7 @@ def test_what_a_cut_run_has_left_counts_for_nothing_and_is_removed(
     publish_some(10)
     cut(when)
     with archivist(LOG, "t", timeout=30) as owner, pytest.raises(PowerCut):
-        list(archive_topic(spark, owner, opened(lake), "messages", segment_rows=6))
+        list(archive_topic(spark, owner, Archive(lake), "messages", segment_rows=6))
     assert not ArchiveSegment.objects.exists()
     left = files_in(lake)
     assert left
@@ -141,7 +144,7 @@ def test_what_a_cut_run_has_left_counts_for_nothing_and_is_removed(
     run(lake, segment_rows=9)  # another range
     assert offsets(spark, lake) == published()
     assert not set(left) & set(files_in(lake))
-    named = {file for manifest in ObjectStore(lake).of_topic("messages", "t") for file in manifest.files}
+    named = {file for manifest in Archive(lake).of_topic("messages", "t") for file in manifest.files}
     assert named == set(files_in(lake))
     run(lake, verify=True)
 
@@ -149,17 +152,17 @@ def test_what_a_cut_run_has_left_counts_for_nothing_and_is_removed(
 def test_files_that_no_manifest_names_are_not_read_and_are_named_by_verify(spark: SparkSession, lake: str) -> None:
     publish_some(5)
     run(lake)
-    store, (file,) = ObjectStore(lake), files_in(lake)
-    with store._store.open_input_stream(store.at(file)) as stream:
-        bytes_of_it = stream.read()
+    place, (file,) = opened(lake), files_in(lake)
+    with place.opened(file) as source:
+        bytes_of_it = source.read()
     stray = file.replace("part-", "part-stray-")
-    with store._store.open_output_stream(store.at(stray)) as stream:
+    with place.created(stray) as stream:
         stream.write(bytes_of_it)
     assert offsets(spark, lake) == published()
     with pytest.raises(CommandError, match=r"part-stray-.*is in no manifest"):
         run(lake, verify=True)
-    store._store.delete_file(store.at(stray))
-    store._store.delete_file(store.at(file))
+    place.delete(stray)
+    place.delete(file)
     with pytest.raises(CommandError, match="parquet is missing"):
         run(lake, verify=True)
     with pytest.raises(CommandError, match="parquet is missing"):
@@ -170,25 +173,25 @@ def test_of_two_archivists_the_row_decides_and_a_late_manifest_does_not_count(
     spark: SparkSession, lake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_some(10)
-    store = opened(lake)
-    late: list[ObjectDraft] = []
+    place = Archive(lake)
+    late: list[Callable[[], None]] = []
 
-    def hold(draft: ObjectDraft) -> None:
-        late.append(draft)
+    def hold(owner: Archivist, kind: str, first: int, last: int, put: Callable[[], None], **columns: Any) -> None:
+        late.append(put)
         raise PowerCut
 
     with archivist(LOG, "t", timeout=30) as frozen:
         with monkeypatch.context() as patch:
-            patch.setattr(ObjectDraft, "publish", hold)
+            patch.setattr(Archivist, "commit", hold)
             with pytest.raises(PowerCut):
-                list(archive_topic(spark, frozen, store, "messages", segment_rows=4))
+                list(archive_topic(spark, frozen, place, "messages", segment_rows=4))
         PartitionLease.objects.update(valid_until="2000-01-01 00:00:00Z")
         with archivist(LOG, "t", timeout=30) as successor:
             with pytest.raises(LeaseLost):
-                list(archive_topic(spark, frozen, store, "messages", segment_rows=4))
+                list(archive_topic(spark, frozen, place, "messages", segment_rows=4))
             assert not files_of_manifests(lake)
-            list(archive_topic(spark, successor, store, "messages", segment_rows=7))
-            late[0].publish()  # it wakes up in the middle of its transaction, which the server has long ended
+            list(archive_topic(spark, successor, place, "messages", segment_rows=7))
+            late[0]()  # it wakes up in the middle of its transaction, which the server has long ended
     assert len(files_of_manifests(lake)) == 3
     assert offsets(spark, lake) == published()
     assert [row.row_count for row in ArchiveSegment.objects.of("t")] == [7, 3]
@@ -201,12 +204,12 @@ def test_of_two_archivists_the_row_decides_and_a_late_manifest_does_not_count(
 def test_more_than_one_batch_of_rows_and_more_files_than_tasks_are_read(
     spark: SparkSession, lake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish_some(objects.ROWS_OF_A_BATCH + 10)
+    publish_some(parquet.ROWS_OF_A_BATCH + 10)
     run(lake)
     for _ in range(2):
         publish_some(1)
         run(lake)
-    monkeypatch.setattr(objects, "MOST_TASKS", 2)
+    monkeypatch.setattr(store, "MOST_TASKS", 2)
     assert len(files_in(lake)) == 3
     assert offsets(spark, lake) == published()
 
@@ -215,10 +218,9 @@ def test_a_read_of_one_topic_and_day_opens_no_other_file(spark: SparkSession, la
     publish_some(3, "other")
     publish_on_four_days()
     run(lake)
-    store = ObjectStore(lake)
     for file in files_in(lake):
         if "topic=other" in file or "date=2026-01-01" in file or "date=2026-01-04" in file:
-            store._store.delete_file(store.at(file))
+            opened(lake).delete(file)
     read = read_archive(spark, lake, topic="t", days=("2026-01-02", "2026-01-03"))
     assert sorted(row.date for row in read.select("date").collect()) == ["2026-01-02", "2026-01-03"]
 
@@ -236,33 +238,31 @@ def test_row_groups_are_as_large_as_memory_allows(tmp_path: Path, monkeypatch: p
     def groups(**limits: int) -> list[int]:
         with monkeypatch.context() as patch:
             for name, value in limits.items():
-                patch.setattr(objects, name, value)
-            batches = (pa.RecordBatch.from_pydict({"n": range(1_000), "date": ["d"] * 1_000}) for _ in range(9))
-            ((path, size),) = (
-                (row["path"], row["bytes"])
-                for written in objects._write(f"file://{tmp_path}", "some", "run", ["n"], batches)
-                for row in written.to_pylist()
-            )
-            file = pa.parquet.ParquetFile(tmp_path / path)
-            assert size == (tmp_path / path).stat().st_size
+                patch.setattr(parquet, name, value)
+            some = {"n": range(1_000), "topic": ["t"] * 1_000, "date": ["d"] * 1_000}
+            batches = (pa.RecordBatch.from_pydict(some) for _ in range(9))
+            (written,) = parquet.write(opened(str(tmp_path)), "some", "run", batches)
+            (row,) = written.to_pylist()
+            path = tmp_path / "some" / row["name"]
+            file = pa.parquet.ParquetFile(path)
+            assert row["bytes"] == path.stat().st_size
             assert file.read()["n"].to_pylist() == [*range(1_000)] * 9
             return [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
 
-    (tmp_path / "some" / "date=d").mkdir(parents=True)
     assert groups() == [9_000]
     assert groups(BYTES_OF_A_ROW_GROUP=32_000) == [4_000, 4_000, 1_000]
 
 
 def files_of_manifests(lake: str) -> list[str]:
-    return sorted(ObjectStore(lake).sizes(MANIFESTS))
+    return sorted(opened(lake).sizes(MANIFESTS))
 
 
 def test_another_databases_archive_is_left_alone(spark: SparkSession, lake: str) -> None:
     publish_some(5)
     run(lake)
     ArchiveSegment.objects.all().delete()
-    store, (path,) = ObjectStore(lake), files_of_manifests(lake)
-    store.put(path, str(store.text(path)).replace("t since ", "t since long "))
+    place, (path,) = opened(lake), files_of_manifests(lake)
+    place.put(path, str(place.text(path)).replace("t since ", "t since long "), "")
     with pytest.raises(CommandError, match="another database"):
         run(lake)
     assert len(offsets(spark, lake)) == 5
@@ -314,5 +314,5 @@ def test_killed_anywhere_and_run_again_it_holds_each_message_once(
     command = start()
     assert command.wait(240) == 0, command.output
     assert offsets(spark, lake) == dict.fromkeys(expected, 1)
-    named = {file for manifest in ObjectStore(lake).of_topic("messages", "t") for file in manifest.files}
+    named = {file for manifest in Archive(lake).of_topic("messages", "t") for file in manifest.files}
     assert named == set(files_in(lake))

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.once
 
 
 def segment(first: int, last: int) -> Manifest:
-    return Manifest(f"{first}-{last}", "messages", "t", first, last, 1, "", "log", "archive", {})
+    return Manifest(f"{first}-{last}", "messages", "t", first, last, 1, "", "log", "archive", 1, {})
 
 
 def test_a_range_that_the_archive_holds_takes_its_segments() -> None:

@@ -140,8 +140,8 @@ class Command(SparkCommand):
                     say=self.say,
                 ):
                     self.say(
-                        f"{topic}: {segment.totals.rows:,} {kind} {segment.first}-{segment.last} archived "
-                        f"({segment.files} files, {segment.bytes:,} bytes, checksum {segment.totals.checksum})"
+                        f"{topic}: {segment.row_count:,} {kind} {segment.first_offset}-{segment.last_offset} archived "
+                        f"({segment.files} files, {segment.bytes:,} bytes, checksum {segment.checksum})"
                     )
 
     def verify(self, spark: SparkSession, database: str, topic: str, options: dict[str, Any]) -> list[str]:
