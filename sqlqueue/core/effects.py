@@ -23,9 +23,9 @@ class EffectValue(NamedTuple):
 class EffectWrite(NamedTuple):
     """A value that is written in the transaction that settles its message.
 
-    lease: of the message's partition; attempts: how many the message has had; value: what `decide` has returned, or, of
-    a message with the effect's header, whether it is acked (a dead letter otherwise); headers: of such a message, as
-    the database gave them.
+    lease: of the message's partition; attempts: how many the message has had; value: what `decide` has returned; of a
+    message with the effect's header, whether it is acked (a dead letter otherwise); in one of its topics, the
+    DeadLetter; headers: of a message with the header, as the database gave them.
     """
 
     lease: HeldLease
@@ -65,11 +65,16 @@ class Effect:
     """What an app adds to the settling of messages: eight hooks, each of which does nothing here.
 
     exception: what a handler raises to have this effect; None: no exception has it; header: of the messages that have
-    it, whatever their handlers do; "": none; figures: what `survey` counts.
+    it, whatever their handlers do; "": none; topics: how the names of its own topics begin, "": it has none; figures:
+    what `survey` counts.
+
+    Only the app itself publishes in its topics. They are not dropped, and their messages are not edited; the effect is
+    told which of these become dead letters, and which are taken from the schedule.
     """
 
     exception: ClassVar[type[Settlement] | None] = None
     header: ClassVar[str] = ""
+    topics: ClassVar[str] = ""
     figures: ClassVar[Sequence[Figure]] = ()
 
     def decide(self, error: Any) -> Any:
@@ -95,13 +100,13 @@ class Effect:
         for something), else twice a minute."""
         return False
 
-    def withdrawn(self, log: Any, topic: str, group: str, headers: Iterable[Any] | None) -> int:
+    def withdrawn(self, log: Any, topic: str, group: str, messages: Iterable[Any] | None) -> int:
         """Take note, in the current transaction, that messages are settled without an outcome: cancelled, replaced,
         refused, acknowledged, skipped, purged, deleted or dropped.
 
-        group: the one that does not get them any more; "": all; headers: of those that have the effect's, read as they
-        are taken from here; None: the topic is dropped. Then some of what `survey` counts as lost is deleted, and the
-        number returned; called until that is 0.
+        group: the one that does not get them any more; "": all; messages: the headers of those with the effect's, or
+        the ids of those in its topics, read as they are taken from here; None: the topic is dropped. Then some of what
+        `survey` counts as lost is deleted, and the number returned; called until that is 0.
         """
         return 0
 
@@ -145,6 +150,11 @@ def registered() -> Sequence[Effect]:
 def with_header() -> Sequence[Effect]:
     """Return those that messages have by a header."""
     return _with_header
+
+
+def owner_of(topic: str) -> Effect | None:
+    """Return the effect whose own topic this is; None: it is no app's."""
+    return next((one for one in _registered if one.topics and topic.startswith(one.topics)), None)
 
 
 def of_headers(headers: Any) -> list[Effect]:

@@ -194,7 +194,7 @@ def _move(log: Log, only: int | None = None) -> int | None:
         repeated = [id for id, row in zip(taken, rows) if identity_of(row) not in new]
         if repeated:  # published while they were being scheduled, or by plain SQL with an id that the log has
             logger.info(logfmt("scheduled_messages_repeated", messages=len(repeated)))
-            withdrawing.withdraw_scheduled(log, repeated)
+            withdrawing.withdraw_scheduled(log, repeated, owned=False)
         log.execute(log.dialect.delete("sqlqueue_scheduled_message", "id", len(taken)), taken)
         notify_after_commit(log, rows)
     return len(rows) + refused

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlqueue.core.codec import decode
+from sqlqueue.core.effects import owner_of
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text
 from sqlqueue.database import retries
 from sqlqueue.database.clock import moment
@@ -14,7 +15,7 @@ from sqlqueue.database.ids import FIND_SCHEDULED
 from sqlqueue.database.log import Log, current_log
 from sqlqueue.database.scheduling import TAKE
 from sqlqueue.exceptions import InvalidMessage
-from sqlqueue.log import task_states, withdrawing
+from sqlqueue.log import withdrawing
 from sqlqueue.log.placement import first_found, searched
 from sqlqueue.log.topics import planned
 from sqlqueue.models import ScheduledMessage
@@ -114,8 +115,7 @@ def cancel(topic: str, *, id: str, key: str = "") -> bool:
     """
     refuse_in_async("cancel", "await acancel(…)")
     identity = _identity(current_log(), topic, id, key)
-    run = retries.run if task_states.has_tasks(topic) else retries.run_statement
-    return bool(first_found(lambda log: run(log, _cancel, log, identity), topic, key, id))
+    return bool(first_found(lambda log: retries.run_statement(log, _cancel, log, identity), topic, key, id))
 
 
 def cancel_all(topic: str, *, key: str) -> int:
@@ -146,8 +146,6 @@ def _cancel(log: Log, identity: tuple[str, str, str]) -> bool:
     in_log = (None,) in everywhere
     found = next((row for row in everywhere if row != (None,)), None)
     while found is not None:
-        if task_states.has_tasks(identity[0]):
-            task_states.withdraw(log, found)
         if _take(log, found[0], identity):
             return not in_log
         found = log.execute(FIND_SCHEDULED + "{update}", identity).fetchone()  # it may have been scheduled anew
@@ -156,10 +154,12 @@ def _cancel(log: Log, identity: tuple[str, str, str]) -> bool:
 
 def _take(log: Log, number: int, identity: tuple[str, str, str]) -> bool:
     """Delete a scheduled message; False if it is not there any more."""
-    if not withdrawing.scheduled_with_effect(ScheduledMessage.objects.using(log.alias).filter(pk=number)):
+    owned = owner_of(identity[0]) is not None
+    rows = ScheduledMessage.objects.using(log.alias).filter(pk=number)
+    if not owned and not withdrawing.scheduled_with_effect(rows):
         return bool(log.execute(TAKE, (number, *identity)).rowcount)
     with log.atomic(savepoint=False):
-        withdrawing.withdraw_scheduled(log, [number])
+        withdrawing.withdraw_scheduled(log, [number], owned=owned)
         return bool(log.execute(TAKE, (number, *identity)).rowcount)
 
 
@@ -168,9 +168,7 @@ def _cancel_all(log: Log, topic: str, key: str) -> int:
     while True:
         found = [number for (number,) in log.execute(OF_KEY, (topic, key, last, AT_ONCE)).fetchall()]
         if found:
-            if task_states.has_tasks(topic):
-                task_states.withdraw(log, found)
-            withdrawing.withdraw_scheduled(log, found)
+            withdrawing.withdraw_scheduled(log, found, owned=owner_of(topic) is not None)
             text = log.dialect.delete("sqlqueue_scheduled_message", "id", len(found), ("topic", "partition_key"))
             count += log.execute(text, (*found, topic, key)).rowcount
             last = found[-1]

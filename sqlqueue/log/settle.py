@@ -18,7 +18,7 @@ from sqlqueue.database.gate import insert_failed
 from sqlqueue.database.insert_sql import FailedRow, LogRow, Stored
 from sqlqueue.database.log import Log
 from sqlqueue.database.sizes import LIGHT, insert_all, size
-from sqlqueue.log import blocked_ranges, fence, progress, task_states, topics
+from sqlqueue.log import blocked_ranges, fence, progress, topics
 from sqlqueue.log.results import are_asked_for, write_results
 
 logger = logging.getLogger("sqlqueue")
@@ -202,8 +202,6 @@ def _write_dead_letters(log: Log, plan: SettlePlan) -> None:
         failed = FailedRow(attempts, error, ref.topic, message.offset, ref.group, fingerprint(error))
         if not insert_failed(log, row, failed):  # an operator has discarded it, or its replay has begun
             logger.warning(logfmt("dead_letter_gone", topic=ref.topic, group=ref.group, offset=message.offset))
-        if ref.group == task_states.GROUP and ref.topic.startswith(task_states.PREFIX):
-            task_states.mark_dead(log, message.offset, message.payload, error)
 
 
 def _write_receipts(log: Log, plans: Iterable[SettlePlan], worker: str, histories: dict[str, str], now: float) -> None:

@@ -3,19 +3,20 @@ again. Nothing is read unless an app has registered an effect of messages with a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import product
-from typing import Any
+from typing import Any, Final
 
 from django.db.models import Max, QuerySet
 
-from sqlqueue.core.effects import of_headers, registered, with_header
+from sqlqueue.core.effects import of_headers, owner_of, registered, with_header
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import layouts
 from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset, ScheduledMessage, Topic
 
 AT_ONCE = 1_000
+HARMLESS: Final = frozenset({"priority", "due_at", "database"})  # the columns that make no other message of one
 
 
 def replaced(log: Log, topic: str, group: str, headers: Any) -> None:
@@ -24,14 +25,20 @@ def replaced(log: Log, topic: str, group: str, headers: Any) -> None:
         effect.withdrawn(log, topic, group, [headers])
 
 
-def withdraw_scheduled(log: Log, numbers: Collection[int]) -> None:
-    """These scheduled messages are deleted, in the caller's transaction. One statement locks those that have an effect,
-    so that none of them enters the log."""
-    for effect in with_header():
-        rows = ScheduledMessage.objects.using(log.alias).filter(pk__in=list(numbers), headers__has_key=effect.header)
-        locked = rows.select_for_update().order_by("pk").values_list("topic", "target_group", "headers")
-        for topic, group, headers in locked:
-            effect.withdrawn(log, topic, group, [headers])
+def withdraw_scheduled(log: Log, numbers: Collection[int], *, owned: bool) -> None:
+    """These scheduled messages are deleted, in the caller's transaction. One statement for each effect locks those that
+    have it, so that none of them enters the log. owned: some may be in an app's own topics."""
+    rows = ScheduledMessage.objects.using(log.alias).filter(pk__in=list(numbers)).select_for_update().order_by("pk")
+    withdrawn = [(effect, rows.filter(headers__has_key=effect.header), "headers") for effect in with_header()]
+    if owned:
+        owners = [effect for effect in registered() if effect.topics]
+        withdrawn += [(effect, rows.filter(topic__startswith=effect.topics), "message_id") for effect in owners]
+    for effect, its, column in withdrawn:
+        by_target: dict[tuple[str, str], list[Any]] = {}
+        for topic, group, value in its.values_list("topic", "target_group", column):
+            by_target.setdefault((topic, group), []).append(value)
+        for (topic, group), values in by_target.items():
+            effect.withdrawn(log, topic, group, values)
 
 
 def scheduled_with_effect(rows: QuerySet[ScheduledMessage]) -> bool:
@@ -46,6 +53,17 @@ def refuse_another_target(rows: QuerySet[ScheduledMessage]) -> None:
         raise InvalidMessage(
             "what belongs to a batch keeps its topic and its group: cancel it, and publish another message there"
         )
+
+
+def refuse_edit(topic: str, changes: Mapping[str, Any]) -> None:
+    """Raise InvalidMessage for an edit of a scheduled message that is in an app's own topic, or would be: who may
+    correct messages may not choose what code runs. changes: new values, by column."""
+    for name in (topic, str(changes.get("topic", ""))):
+        if (owner := owner_of(name)) is not None and not changes.keys() <= HARMLESS:
+            raise InvalidMessage(
+                f"only their app publishes in topics that begin with {owner.topics!r}: of a message that waits there, "
+                "the time and the priority can be changed; take it back, and let the app publish another one"
+            )
 
 
 def withdraw(log: Log, topic: str, group: str, offsets: Collection[int]) -> None:

@@ -24,7 +24,7 @@ from sqlqueue.database.horizon import Horizon, on_one_server
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
-from sqlqueue.log import groups, task_states, withdrawing
+from sqlqueue.log import groups, withdrawing
 from sqlqueue.log.change_state import under_way
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import (
@@ -80,8 +80,8 @@ def preview_drop(log: Log, topic: str) -> DropPreview:
     """Count what drop() would delete; change nothing. Raises ConfigurationError for what cannot be dropped."""
     if topic.endswith(DEAD_LETTER_SUFFIX):
         raise ConfigurationError(f"topic {topic!r} goes with the topic whose dead letters it has")
-    if task_states.has_tasks(topic):
-        raise ConfigurationError(f"topic {topic!r} belongs to a queue of tasks, whose results it would leave behind")
+    if (owner := effects.owner_of(topic)) is not None:
+        raise ConfigurationError(f"topic {topic!r} is an app's own, as all that begin with {owner.topics!r} are")
     found = preview(log, topic)
     return DropPreview(
         found.messages,
@@ -194,7 +194,7 @@ def _on_server(log: Log, server: ServerIdentity, step: Step) -> int:
 def _delete_some(log: Log, topic: str, rows: QuerySet[Any]) -> int:
     ids = list(rows.values_list("pk", flat=True)[:DELETED_AT_ONCE])
     if rows.model is ScheduledMessage:
-        withdrawing.withdraw_scheduled(log, ids)
+        withdrawing.withdraw_scheduled(log, ids, owned=False)
     else:
         withdrawing.withdraw(log, topic, "", ids)
     rows.filter(pk__in=ids).only("pk").delete()

@@ -20,7 +20,7 @@ from sqlqueue.database.limits import check_row
 from sqlqueue.database.log import Log
 from sqlqueue.database.validation import log_row
 from sqlqueue.exceptions import InvalidMessage
-from sqlqueue.log import task_states, withdrawing
+from sqlqueue.log import withdrawing
 from sqlqueue.log.notifier import notify_after_commit
 from sqlqueue.log.published_topic import checked_due
 from sqlqueue.log.topics import planned, topic_info
@@ -106,7 +106,7 @@ def _edit(log: Log, number: int, changes: dict[str, Any], texts: dict[str, Any],
     target = (found.topic, found.target_group)
     if headers is not KEEP:
         texts = {**texts, "headers": encode_headers(corrected(headers, rows.values_list("headers", flat=True).get()))}
-    task_states.check_edit(found.topic, {**changes, **texts})
+    withdrawing.refuse_edit(found.topic, {**changes, **texts})
     for name, value in changes.items():
         setattr(found, name, value)
     if (found.topic, found.target_group) != target:
@@ -179,7 +179,6 @@ def _run_now(log: Log, numbers: Sequence[int]) -> int:
 def _withdraw(log: Log, numbers: Sequence[int]) -> int:
     free = _free(log, numbers)
     if free:
-        task_states.withdraw(log, free)
-        withdrawing.withdraw_scheduled(log, free)
+        withdrawing.withdraw_scheduled(log, free, owned=True)
         log.execute(log.dialect.delete("sqlqueue_scheduled_message", "id", len(free)), free)
     return len(free)

@@ -15,13 +15,13 @@ from sqlqueue.core.keys import new_id
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database.log import Log, home_log
 from sqlqueue.exceptions import InvalidMessage
-from sqlqueue.log import task_states
 from sqlqueue.log.placement import open_logs
 from sqlqueue.log.publish import publish_in_block
 from sqlqueue.log.published import IGNORED
 from sqlqueue.log.topics import published_topic
 from sqlqueue.models import TaskState
 from sqlqueue.models.task_state import PATH_LENGTH, TASK_ID_LENGTH
+from sqlqueue.tasks import states
 from sqlqueue.tasks.interface import InvalidTask, Task, TaskResult, normalize_json
 from sqlqueue.tasks.queues import PRIORITY_HEADER, may_have_tasks
 from sqlqueue.tasks.results import NOT_THERE, is_id, result_with, stored, task_of
@@ -55,7 +55,7 @@ def enqueue(
         raise InvalidTask(f"no consumer process would run it: {path} {NOT_THERE}")
     if id is not None and (known := stored(id)) is not None:
         return Enqueued(result_with(known, task_of(known)), False)
-    topic = task_states.topic_of(task.queue_name)
+    topic = states.topic_of(task.queue_name)
     log = home_log()
     _refuse_other_transactions(topic)
     priority, now = int(task.priority), timezone.now()
@@ -81,7 +81,7 @@ def enqueue(
             payload, id=payload["id"], headers={PRIORITY_HEADER: priority}, priority=stream, at=at, expires=expires
         )
         message.fresh = id is None
-        state = task_states.new(payload)
+        state = states.new(payload)
         if id is None:
             publish_in_block(topic, message)
             state.save(using=log.alias, force_insert=True)

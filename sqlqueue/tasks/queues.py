@@ -18,11 +18,12 @@ from sqlqueue.checks import TAG
 from sqlqueue.conf import settings
 from sqlqueue.consumers.declare.registry import Consumer, Registry, build, registry
 from sqlqueue.core.codec import decode
+from sqlqueue.core.effects import register as register_effect
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, TOPIC_LENGTH, checked_consumed
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log.task_states import GROUP, PREFIX, topic_of
 from sqlqueue.models.task_state import BACKEND_LENGTH
 from sqlqueue.signals import task_killed
+from sqlqueue.tasks.states import GROUP, PREFIX, TASKS, topic_of
 
 if TYPE_CHECKING:
     from sqlqueue.tasks.policy import Policy
@@ -168,6 +169,7 @@ def connect() -> None:
     settings.declared_elsewhere = topics
     if add_consumers not in registry.sources:
         registry.sources.append(add_consumers)
+    register_effect(TASKS)
     task_killed.connect(_announce_killed, dispatch_uid="sqlqueue.tasks")
 
 

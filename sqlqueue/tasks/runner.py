@@ -22,11 +22,10 @@ from sqlqueue.database import retries
 from sqlqueue.database.log import current_log
 from sqlqueue.database.sizes import LIGHT, OVERHEAD, packet, size
 from sqlqueue.exceptions import LeaseLost, Postpone, Reject, Retry, WorkerEnded
-from sqlqueue.log import task_states
-from sqlqueue.log.task_states import Overrun, Running, TaskFailure
 from sqlqueue.models import TaskState
 from sqlqueue.models.task_state import FAILED, READY, SUCCESSFUL
 from sqlqueue.signals import announce
+from sqlqueue.tasks import states
 from sqlqueue.tasks.interface import (
     InvalidTaskBackend,
     Task,
@@ -39,6 +38,7 @@ from sqlqueue.tasks.interface import (
 )
 from sqlqueue.tasks.policy import OWN_OPTIONS, Policy, of_backend, policy_of
 from sqlqueue.tasks.results import found, result_with, stored, task_of
+from sqlqueue.tasks.states import Overrun, Running, TaskFailure
 
 logger = logging.getLogger("sqlqueue")
 
@@ -49,7 +49,7 @@ def run_task(delivery: Delivery) -> None:
     """Run the task of a message once, and store how it ended. Raises Retry, Postpone or Reject for what is not done.
     A task that this process does not have waits for one that has it, see `unknown`: nothing is stored meanwhile."""
     try:
-        fresh = task_states.of_message(delivery.payload)
+        fresh = states.of_message(delivery.payload)
     except (KeyError, TypeError, ValueError) as error:
         raise Reject(f"the message is no task's: {error!r}; .enqueue() publishes tasks") from error
     policy = NOT_RUN
@@ -81,7 +81,7 @@ class _Attempt:
             f"attempt {delivery.attempt - 1} ended without an outcome: its visibility timeout passed, or the outcome "
             "could not be stored",
         )
-        self.state = task_states.begin(self.log, fresh, running, Overrun(overrun, self.policy.max_attempts), self._lost)
+        self.state = states.begin(self.log, fresh, running, Overrun(overrun, self.policy.max_attempts), self._lost)
         self.task: Task = task_of(self.state)
 
     def run(self) -> None:
@@ -157,25 +157,25 @@ class _Attempt:
         if outcome.kind == outcomes.POSTPONED:
             self._store(READY)
             raise Postpone(outcome.error, delay=outcome.delay) from None
-        task_states.add_error(self.state, _failure(error))
+        states.add_error(self.state, _failure(error))
         self._store(READY)
         raise Retry(outcome.error, delay=outcome.delay) from None
 
     def _fail(self, error: BaseException, text: str) -> NoReturn:
-        task_states.add_error(self.state, _failure(error))
+        states.add_error(self.state, _failure(error))
         self._finish(FAILED, error)
         raise Reject(text) from None
 
     def _finish(self, status: str, error: BaseException | None = None) -> None:
         state = self.state
         state.finished_at = timezone.now()
-        state.expires_at = task_states.expiry(state)
+        state.expires_at = states.expiry(state)
         if self._store(status):
             _announce_finished(self.sender, self._result(), error)
 
     def _store(self, status: str) -> bool:
         self.state.status = status
-        if task_states.end(self.log, self.state, self._lost):
+        if states.end(self.log, self.state, self._lost):
             return True
         # A later attempt has begun, or the state was deleted: what this one did is not the task's outcome.
         logger.warning(logfmt("task_outcome_ignored", id=self.state.pk, task=self.state.path, status=status))

@@ -284,7 +284,7 @@ class TestDrop:
         [
             ("ordres", "Did you mean 'orders'?"),
             ("orders_dlq", "goes with the topic whose dead letters it has"),
-            ("tasks.default", "belongs to a queue of tasks"),
+            ("tasks.default", "is an app's own"),
         ],
     )
     def test_what_is_refused(self, shop: Consuming, name: str, said: str) -> None:

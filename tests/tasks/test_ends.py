@@ -7,9 +7,9 @@ import pytest
 from django.db import transaction
 
 from sqlqueue.consumers.declare.registry import registry
-from sqlqueue.log import task_states
 from sqlqueue.models import Message, TaskState
 from sqlqueue.tasks import queues
+from sqlqueue.tasks import states as task_states
 from sqlqueue.tasks.interface import TaskResultStatus
 from sqlqueue.testing import drain
 from tests.consuming import Consuming

@@ -7,8 +7,8 @@ import pytest
 from django.utils import timezone
 
 from sqlqueue.consumers.background.collector import CollectorTask
-from sqlqueue.log import task_states
 from sqlqueue.models import TaskState
+from sqlqueue.tasks import states as task_states
 from sqlqueue.testing import drain
 from tests.logs import LOG
 from tests.tasks.declared import DEFAULT, TASKS, samples

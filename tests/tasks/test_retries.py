@@ -12,12 +12,12 @@ from sqlqueue import HandOver, publish, replay
 from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.exceptions import ConfigurationError, LeaseLost, NotRun, WorkerEnded
-from sqlqueue.log import task_states
-from sqlqueue.log.task_states import Overrun, Running, TaskFailure
 from sqlqueue.models import DeliveryState, Message, TaskState
 from sqlqueue.operations.move import move
 from sqlqueue.tasks import queues, task_options
+from sqlqueue.tasks import states as task_states
 from sqlqueue.tasks.interface import TaskResultStatus
+from sqlqueue.tasks.states import Overrun, Running, TaskFailure
 from sqlqueue.testing import drain
 from tests.consuming import Consuming
 from tests.logs import LOG

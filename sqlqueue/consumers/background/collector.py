@@ -9,17 +9,16 @@ from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
 from sqlqueue.leases import heartbeat, release
-from sqlqueue.log import duties, task_states, unique_messages
+from sqlqueue.log import duties, unique_messages
 from sqlqueue.log.change_state import Progress
 from sqlqueue.log.collect import collect, report_absent
 from sqlqueue.operations.repartition import Repartition
 
 
 class CollectorTask(BackgroundTask):
-    """Carries on the change of a topic's partitions, collects, deletes the states of tasks that have expired and
-    what is known of unique messages that are settled, lets effects sweep, reports groups
-    that are away, deletes heartbeats of dead subscribers, and shortens stale leases. One process of all does it, about
-    every interval."""
+    """Carries on the change of a topic's partitions, collects, deletes what is known of unique messages that are
+    settled, lets effects sweep, reports groups that are away, deletes heartbeats of dead subscribers, and shortens
+    stale leases. One process of all does it, about every interval."""
 
     name = "collector"
 
@@ -55,7 +54,6 @@ class CollectorTask(BackgroundTask):
         self._carry_on()
         self._horizon.probe(highest_offset(self.log, self._horizon.server))
         collected = collect(self.log, self._horizon, stop=lambda: self._stopping)
-        expired = task_states.expire(self.log)
         swept = [effect.sweep(self.log) for effect in registered()]
         report_absent(self.log)
         heartbeat.remove_dead(self.log, self._lease_duration)
@@ -63,7 +61,7 @@ class CollectorTask(BackgroundTask):
         unique = unique_messages.purge(self.log, self._unique_beyond, stop=lambda: self._stopping)
         self._unique_beyond = unique.beyond
         more = collected.more or bool(unique.rows and unique.beyond)
-        return more or expired >= task_states.MOST_AT_ONCE or any(swept)
+        return more or any(swept)
 
     def _carry_on(self) -> None:
         """Go on with a change of a topic's partitions that another process has left, for as long as steps succeed. One

@@ -34,9 +34,9 @@ class Members(Effect):
             ends.check(log, found)
         return bool(found) or ends.sweep(log)
 
-    def withdrawn(self, log: Log, topic: str, group: str, headers: Iterable[Any] | None) -> int:
+    def withdrawn(self, log: Log, topic: str, group: str, messages: Iterable[Any] | None) -> int:
         """Count them as settled. What a topic has when it is dropped was withdrawn before."""
-        if headers is not None and members.are_in(log, topic) and (found := members.withdraw(log, group, headers)):
+        if messages is not None and members.are_in(log, topic) and (found := members.withdraw(log, group, messages)):
             log.on_commit(lambda: ends.check_quietly(log, found))
         return 0
 

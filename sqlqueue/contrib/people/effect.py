@@ -44,7 +44,7 @@ class WorkItems(Effect):
         """Delete items that were done SQLQUEUE_PEOPLE["RETENTION"] ago, with their audit trail."""
         return collect(log) >= MOST_AT_ONCE
 
-    def withdrawn(self, log: Log, topic: str, group: str, headers: Iterable[Any] | None) -> int:
+    def withdrawn(self, log: Log, topic: str, group: str, messages: Iterable[Any] | None) -> int:
         """Delete some of what people have not done of a topic that is dropped, and of its dead letters. Index: (state,
         topic)."""
         names = [topic, topic + DEAD_LETTER_SUFFIX]

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
-from sqlqueue.core.effects import EffectWrite
+from sqlqueue.core.effects import EffectWrite, owner_of
 from sqlqueue.core.outcomes import ACKED, DEAD, LOST, POSTPONED, RELEASED, RETRIED, SUCCESS, Outcome, charged
 from sqlqueue.core.partition.key_limit import LimitedQueue
 from sqlqueue.core.partition.ordering import BEHIND, HELD, IN_FLIGHT, READY, SETTLED, Entry, OrderingQueue
@@ -129,6 +129,8 @@ def _ack(p: AssignedPartition, entry: Entry, attempt: Attempt, outcome: Outcome,
 def dead_letter(p: AssignedPartition, entry: Entry, attempt: Attempt, outcome: Outcome, now: float) -> None:
     """Settle a message with a copy in the dead-letter topic."""
     p.writes.dead.append(DeadLetter(attempt.message, charged(attempt.number, outcome), outcome.error))
+    if (owner := owner_of(p.lease.ref.topic)) is not None:
+        p.writes.effects.append(EffectWrite(p.lease, entry.offset, attempt.number, owner, p.writes.dead[-1]))
     _settle_with_row(p, entry, attempt, outcome, now)
 
 

@@ -7,7 +7,7 @@ Each write but the first is fenced: it names the delivery that it is of, and one
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from datetime import timezone as dt_timezone
@@ -19,11 +19,12 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from sqlqueue.core.codec import JSON_OPTIONS, decode
+from sqlqueue.core.effects import Effect, EffectWrite
 from sqlqueue.core.outcomes import TOO_LATE, storable
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
-from sqlqueue.exceptions import Expired, InvalidMessage, LeaseLost, WorkerEnded
-from sqlqueue.models import ScheduledMessage, TaskState
+from sqlqueue.exceptions import Expired, LeaseLost, WorkerEnded
+from sqlqueue.models import TaskState
 from sqlqueue.models.task_state import FAILED, READY, RUNNING, SUCCESSFUL
 from sqlqueue.signals import announce, task_killed
 
@@ -60,26 +61,6 @@ MOST_AT_ONCE = 100 * BATCH
 def topic_of(queue: str) -> str:
     """Return the topic of a queue's tasks."""
     return PREFIX + queue
-
-
-def has_tasks(topic: str) -> bool:
-    """Return whether the messages of a topic are tasks."""
-    return topic.startswith(PREFIX)
-
-
-# What may be changed of a task's message that waits: it is no other task then. By the columns' names.
-HARMLESS: Final = frozenset({"priority", "due_at", "database"})
-
-
-def check_edit(topic: str, changes: Mapping[str, Any]) -> None:
-    """Raise InvalidMessage if an edit would make another task of a message of this topic, or a task of one that is
-    none: who may correct messages may not choose what code runs. changes: new values, by column."""
-    if changes.keys() <= HARMLESS or not (has_tasks(topic) or has_tasks(str(changes.get("topic", "")))):
-        return
-    raise InvalidMessage(
-        f"topics that begin with {PREFIX!r} hold tasks, which .enqueue() publishes: of a task that waits, its time and "
-        "its priority can be changed; take it back, and enqueue another one"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,15 +185,10 @@ def failure_of_worker(error: str) -> TaskFailure:
 # -- deleting ---------------------------------------------------------------------------------------------------------
 
 
-def withdraw(log: Log, numbers: Sequence[int]) -> None:
-    """Delete the states of the tasks whose scheduled messages the caller's transaction is about to delete: they would
-    wait for ever. It locks those messages, so that none enters the log meanwhile. A task that has begun before, and was
-    published again, keeps its state."""
-    rows = ScheduledMessage.objects.using(log.alias).filter(pk__in=numbers, topic__startswith=PREFIX).order_by("pk")
-    payloads = rows.select_for_update().values_list("payload", flat=True)
-    ids = [payload["id"] for payload in payloads if isinstance(payload, dict) and isinstance(payload.get("id"), str)]
-    if ids:
-        _delete_some(TaskState.objects.using(log.alias).filter(pk__in=ids, status=READY, run_offset=0))
+def withdraw(log: Log, ids: Sequence[str]) -> None:
+    """Delete the states of the tasks whose scheduled messages, with these ids, the caller's transaction is about to
+    delete: they would wait for ever. A task that has begun before, and was published again, keeps its state."""
+    _delete_some(TaskState.objects.using(log.alias).filter(pk__in=ids, status=READY, run_offset=0))
 
 
 def expire(log: Log) -> int:
@@ -282,3 +258,27 @@ def expiry(state: TaskState) -> datetime | None:
     if state.finished_at is None or state.kept_for is None:
         return None
     return state.finished_at + timedelta(seconds=state.kept_for)
+
+
+class Tasks(Effect):
+    """Follows the messages of tasks that run_task() is not called for."""
+
+    topics = PREFIX
+
+    def settle(self, log: Log, writes: Sequence[EffectWrite]) -> None:
+        """Store that tasks have failed whose messages become dead letters."""
+        for each in writes:
+            if each.lease.ref.group == GROUP:
+                mark_dead(log, each.offset, each.value.message.payload, each.value.error)
+
+    def withdrawn(self, log: Log, topic: str, group: str, messages: Iterable[Any] | None) -> int:
+        """Delete the states of tasks that are taken from the schedule: their ids are those of their messages."""
+        withdraw(log, list(messages or ()))
+        return 0
+
+    def sweep(self, log: Log) -> bool:
+        """Delete the states that have expired."""
+        return expire(log) >= MOST_AT_ONCE
+
+
+TASKS = Tasks()
