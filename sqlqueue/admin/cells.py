@@ -10,13 +10,14 @@ from functools import wraps
 from typing import Any
 
 from django.db import models
+from django.db.models import QuerySet
 from django.db.models.functions import Cast, Left
 from django.http import Http404, HttpResponse
 from django.template.defaultfilters import filesizeformat
 from django.template.response import SimpleTemplateResponse
 from django.utils.html import format_html
 from django.utils.text import Truncator
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core import indented as indentation
 from sqlqueue.core.logfmt import printable
@@ -83,10 +84,9 @@ def described(body: Body) -> str:
     return f"{body.content_type}, {filesizeformat(body.size)}"
 
 
-def download(log: Log, model: type[models.Model], key: int) -> HttpResponse:
-    """Return the bytes of a message as a file to save. Raises Http404 if there are none."""
-    rows = model._default_manager.using(log.alias).filter(pk=key).exclude(body=None)
-    row = rows.only("pk", "body", "headers").first()
+def download(rows: QuerySet[Any], key: int) -> HttpResponse:
+    """Return the bytes of one of these messages as a file to save. Raises Http404 if there are none."""
+    row = rows.filter(pk=key).exclude(body=None).defer(None).only("pk", "body", "headers").first()
     if row is None:
         raise Http404
     kind = content_type_of(row.headers).partition(";")[0].strip()

@@ -8,16 +8,16 @@ from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.admin.cells import tag
 from sqlqueue.admin.charts import TimeRange, three_charts
-from sqlqueue.admin.group_operations import GROUP_OPERATIONS, limits
+from sqlqueue.admin.group_operations import GROUP_OPERATIONS, SetLimits
 from sqlqueue.admin.operation import OperatedAdmin
 from sqlqueue.admin.overview import HOURS, OverviewRows, requested_hours
 from sqlqueue.admin.pages import page_url
 from sqlqueue.models import ConsumerGroup, SubscriberHeartbeat
+from sqlqueue.operations.topics import pause, resume
 from sqlqueue.stats.attention import findings_of_group
 from sqlqueue.stats.partitions import PartitionStats, partition_stats
 from sqlqueue.stats.survey import survey
@@ -38,10 +38,14 @@ class ConsumerGroupAdmin(OperatedAdmin):
     operations = GROUP_OPERATIONS
     page_template = "group"
 
-    @admin.display(description=gettext_lazy("state"))
+    @admin.display(description=_("state"))
     def state(self, group: ConsumerGroup) -> str:
         """Show unusual states only."""
         return tag(_("paused")) if group.paused else ""
+
+    def set_paused(self, row: ConsumerGroup, paused: bool) -> bool:
+        """Let no consumer read for a group, or let them again."""
+        return (pause if paused else resume)(self.log, row.topic, row.consumer_group)
 
     def page(self, request: HttpRequest, row: Any) -> tuple[object, Mapping[str, Any]]:
         """Return the title, and the group's stats and partitions."""
@@ -50,7 +54,6 @@ class ConsumerGroupAdmin(OperatedAdmin):
         rows = OverviewRows(request, log, stats)
         seen = stats.group(group.topic, group.consumer_group)
         resting = () if seen is None else (seen.outside_hours, seen.working_for)
-        options = limits(group)
         partitions = partition_stats(log, group.topic, group.consumer_group, *resting)
         time_range = TimeRange(stats.taken_at, timedelta(hours=hours))
         minutes = [
@@ -61,7 +64,7 @@ class ConsumerGroupAdmin(OperatedAdmin):
         return group, {
             "group": rows.group(seen) if seen else None,
             "findings": rows.linked(findings_of_group(stats, seen)) if seen else [],
-            "notes": options.overridden_notes() + options.declared_notes(),
+            "notes": SetLimits(self, request, [group]).notes(),
             "partitions": [_partition(request, one) for one in partitions[:MOST_PARTITIONS]],
             "unlisted": max(0, len(partitions) - MOST_PARTITIONS),
             "subscribers": subscribers.filter(topic=group.topic, consumer_group=group.consumer_group).order_by("id"),

@@ -13,15 +13,14 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
-from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.http import urlencode
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from sqlqueue.admin.cells import code, harmless
 from sqlqueue.admin.lists import KeysetChangeList
-from sqlqueue.admin.operation import MOST_LISTED, Done, OperatedAdmin, Operation
+from sqlqueue.admin.operation import MOST_LISTED, Done, OperatedAdmin, Operation, Text
 from sqlqueue.admin.pages import list_log, may, page_url, replica, show, user_name
 from sqlqueue.core.bounds import LEAST_RATE, MOST_RATE
 from sqlqueue.core.outcomes import storable
@@ -49,10 +48,10 @@ class DeadLetterOperation(Operation):
     """An operation on dead letters of a topic: on these rows, or on all of one group ("": of any) and one fingerprint
     ("": of any)."""
 
-    short: ClassVar[str | Promise]  # the label where the page names the dead letters
+    short: ClassVar[Text]  # the label where the page names the dead letters
 
-    def __init__(self, model_admin: Any, request: HttpRequest, rows: Sequence[Any]) -> None:
-        super().__init__(model_admin, request, rows)
+    def __init__(self, model_admin: Any, request: HttpRequest, rows: Sequence[Any], data: Any = None) -> None:
+        super().__init__(model_admin, request, rows, data)
         self.topic = rows[0].original_topic if rows else request.POST.get("topic", "")
         self.group, self.fingerprint = (storable(request.POST.get(name, "")) for name in ("group", "fingerprint"))
         self.offsets: list[int] | None = None
@@ -63,7 +62,7 @@ class DeadLetterOperation(Operation):
                 self.log, self.topic, MOST_READ, group=self.group, fingerprint=self.fingerprint or None
             )
             self.rows, self.more = messages_at(self.log, found[:MOST_LISTED], *LISTED), has_more(self.log, self.topic)
-        self.through, self._count = max(found, default=0), len(found)
+        self.initial["through"], self._count = max(found, default=0), len(found)
 
     @property
     def count(self) -> int:
@@ -89,41 +88,36 @@ class DeadLetterOperation(Operation):
         return ", ".join(parts)
 
 
-class ReplayForm(forms.Form):
-    """The rate of a replay, and whether its first message is a trial."""
+class Replay(DeadLetterOperation):
+    """Deliver dead letters again, to the group in which they failed."""
+
+    name = "replay"
+    label, short = _("Replay dead letters"), _("Replay")
+    explanation = _(
+        "Each dead letter becomes a fresh message at the log's end, for the group in which it failed and no other, and "
+        "is removed from the dead letters in the same transaction. Its attempts begin anew. The consumer processes "
+        "carry the replay out, oldest dead letter first."
+    )
+    permissions = ("replay_message",)
+    flag = ADDITION
 
     rate = forms.FloatField(
-        label=gettext_lazy("Rate"),
-        help_text=gettext_lazy("At most so many messages a second; empty: as fast as it goes."),
+        label=_("Rate"),
+        help_text=_("At most so many messages a second; empty: as fast as it goes."),
         required=False,
         min_value=LEAST_RATE,
         max_value=MOST_RATE,
     )
     trial = forms.BooleanField(
-        label=gettext_lazy("First one as a trial"),
-        help_text=gettext_lazy(
+        label=_("First one as a trial"),
+        help_text=_(
             "The others follow once the first one has been acknowledged, and not if it becomes a dead letter again."
         ),
         required=False,
         initial=True,
     )
 
-
-class Replay(DeadLetterOperation):
-    """Deliver dead letters again, to the group in which they failed."""
-
-    name = "replay"
-    label, short = gettext_lazy("Replay dead letters"), gettext_lazy("Replay")
-    explanation = gettext_lazy(
-        "Each dead letter becomes a fresh message at the log's end, for the group in which it failed and no other, and "
-        "is removed from the dead letters in the same transaction. Its attempts begin anew. The consumer processes "
-        "carry the replay out, oldest dead letter first."
-    )
-    permissions = ("replay_message",)
-    form_class = ReplayForm
-    flag = ADDITION
-
-    def run(self, form: Any) -> Done:
+    def run(self) -> Done:
         """Request a replay from the consumer processes."""
         made = request_replay(
             self.log,
@@ -131,8 +125,8 @@ class Replay(DeadLetterOperation):
             group=self.group,
             fingerprint=self.fingerprint,
             offsets=self.offsets,
-            rate=form.cleaned_data["rate"],
-            trial=form.cleaned_data["trial"],
+            rate=self.cleaned_data["rate"],
+            trial=self.cleaned_data["trial"],
             requested_by=user_name(self.request)[:150],
         )
         text = _("Requested a replay of %(count)d dead letters: %(which)s.")
@@ -140,21 +134,12 @@ class Replay(DeadLetterOperation):
         return Done(text % {"count": made.total, "which": self.choice}, [made], url)
 
 
-class DiscardForm(forms.Form):
-    """The reason, and up to which offset the user has seen dead letters."""
-
-    reason = forms.CharField(
-        label=gettext_lazy("Reason"), help_text=gettext_lazy("It is kept in the admin's log."), max_length=300
-    )
-    through = forms.IntegerField(widget=forms.HiddenInput, min_value=0)
-
-
 class Discard(DeadLetterOperation):
     """Delete dead letters for good."""
 
     name = "discard"
-    label, short = gettext_lazy("Discard dead letters"), gettext_lazy("Discard")
-    explanation = gettext_lazy(
+    label, short = _("Discard dead letters"), _("Discard")
+    explanation = _(
         "The dead letters are deleted for good, oldest first, at most 10,000 at once. Dead letters that are added from "
         "now on stay. The messages that they are copies of stay in the log, and count as settled for the group."
     )
@@ -162,18 +147,17 @@ class Discard(DeadLetterOperation):
     flag = DELETION
     dangerous = True
 
-    def form(self, data: Any = None) -> forms.Form:
-        """Return the form, with the highest offset that the user sees now."""
-        return DiscardForm(data, initial={"through": self.through})
+    reason = forms.CharField(label=_("Reason"), help_text=_("It is kept in the admin's log."), max_length=300)
+    through = forms.IntegerField(widget=forms.HiddenInput, min_value=0)
 
-    def run(self, form: Any) -> Done:
+    def run(self) -> Done:
         """Delete the chosen dead letters, up to the offset that the user has seen."""
         done = discard(
             self.topic,
             group=self.group,
             offsets=self.offsets,
             fingerprint=self.fingerprint,
-            through=form.cleaned_data["through"],
+            through=self.cleaned_data["through"],
             limit=MOST_DISCARDED,
             database=self.log.alias,
         )
@@ -181,7 +165,7 @@ class Discard(DeadLetterOperation):
             "Discarded %(done)d dead letter (%(which)s). Reason: %(reason)s",
             "Discarded %(done)d dead letters (%(which)s). Reason: %(reason)s",
             done,
-        ) % {"done": done, "which": self.choice, "reason": form.cleaned_data["reason"]}
+        ) % {"done": done, "which": self.choice, "reason": self.cleaned_data["reason"]}
         topic = Topic.objects.using(self.log.alias).get(name=dead_letter_topic(self.topic))
         left = urlencode({"topic": self.topic, "group": self.group})
         return Done(text, [topic], f"{self.model_admin.url('changelist')}?{left}")
@@ -278,17 +262,17 @@ class DeadLetterAdmin(OperatedAdmin):
             raise PermissionDenied
         return HttpResponseRedirect(url)
 
-    @admin.display(description=gettext_lazy("offset"))
+    @admin.display(description=_("offset"))
     def number(self, message: Any) -> str:
         """Show the offset, with a link to the message's page."""
         return format_html('<a href="{}">{}</a>', self.url("change", message.pk), message.pk)
 
-    @admin.display(description=gettext_lazy("key"))
+    @admin.display(description=_("key"))
     def key_column(self, message: Any) -> str:
         """Show the key."""
         return code(message.partition_key)
 
-    @admin.display(description=gettext_lazy("failure"))
+    @admin.display(description=_("failure"))
     def failure(self, message: Any) -> str:
         """Show the fingerprint, and below it the last error."""
         return format_html(

@@ -4,15 +4,16 @@ it."""
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django import forms
 from django.contrib.admin.models import ADDITION, DELETION
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
-from sqlqueue.admin.operation import LOCK_TIMEOUT, Done, Operation, Pause, Resume
-from sqlqueue.admin.overriding import Options, OverrideForm
+from sqlqueue.admin.operation import LOCK_TIMEOUT, Done, Operation, Pause, Resume, Text
+from sqlqueue.admin.overriding import Override
 from sqlqueue.admin.pages import page_url, user_name
 from sqlqueue.admin.times import MomentField
 from sqlqueue.core.active_hours import HOURS_LENGTH
@@ -23,7 +24,6 @@ from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError
 from sqlqueue.log import groups, layouts
 from sqlqueue.log.flow import override
 from sqlqueue.log.seek import offset_before
-from sqlqueue.models import ConsumerGroup
 from sqlqueue.operations.move import move
 from sqlqueue.operations.reschedule_requests import (
     ERROR_LENGTH,
@@ -33,116 +33,112 @@ from sqlqueue.operations.reschedule_requests import (
     WaitingDeliveries,
     request_rescheduling,
 )
-from sqlqueue.operations.topics import pause, resume
 from sqlqueue.stats.rewind_preview import count_above
 from sqlqueue.stats.survey import survey
 
-WAITING = {FAILING: gettext_lazy("failing"), POSTPONED: gettext_lazy("postponed")}
+WAITING = {FAILING: _("failing"), POSTPONED: _("postponed")}
 
 
-class PauseGroup(Pause):
-    """Let no consumer read for groups until they are resumed."""
-
-    permissions = ("pause_consumergroup",)
-
-    def switch(self, row: ConsumerGroup) -> bool:
-        """Pause or resume a group."""
-        return (pause if self.paused else resume)(self.log, row.topic, row.consumer_group)
-
-
-class ResumeGroup(Resume, PauseGroup):
-    """Let consumers read for groups again."""
-
-
-def limits(group: ConsumerGroup) -> Options:
-    """Return a group's active hours and limits, as its consumers declare them and as they are overridden."""
-    no_limit = gettext_lazy("messages in a second, minute, hour or day, such as “100/m”; empty: no limit")
-    fields: dict[str, forms.Field] = {
-        "active": forms.CharField(
-            label=_("Active hours"),
-            help_text=_("such as “mon-fri 22:00-06:00 Europe/Berlin”; empty: at all times"),
-            max_length=HOURS_LENGTH,
-            required=False,
-        ),
-        "rate_limit": forms.CharField(label=_("Rate limit"), help_text=no_limit, required=False),
-        "rate_limit_per_key": forms.CharField(
-            label=_("Rate limit of each key"),
-            help_text=_(
-                "messages of one key in a second, minute, hour or day, such as “1/s”; empty: no limit. It holds for "
-                "groups that keep the order of each key and take no batches"
-            ),
-            required=False,
-        ),
-        "concurrency_limit": forms.IntegerField(
-            label=_("Concurrency limit"),
-            help_text=_("handlers that run at once, of all processes together; empty: no limit"),
-            min_value=1,
-            max_value=MOST_AT_ONCE,
-            required=False,
-        ),
-        "concurrency_limit_per_key": forms.IntegerField(
-            label=_("Concurrency limit of each key"),
-            help_text=_(
-                "messages of one key that are in flight at once; empty: no limit. It holds for groups that keep no "
-                "order, take no batches and share no partition"
-            ),
-            min_value=1,
-            max_value=MOST_AT_ONCE,
-            required=False,
-        ),
-        "retry_budget": forms.CharField(
-            label=_("Retry budget"),
-            help_text=_("failures in a second, minute, hour or day, such as “20/m”; empty: no limit"),
-            required=False,
-        ),
-    }
-    declared, overrides = (json.loads(text) if text else {} for text in (group.flow, group.flow_overrides))
-    return Options(fields, declared, overrides, _("Its consumers say"), _limit)
-
-
-def _limit(value: Any) -> str:
-    return _("no limit") if value is None else str(value)
-
-
-class SetLimits(Operation):
+class SetLimits(Override):
     """Override a group's active hours and limits."""
 
-    name, label = "limits", gettext_lazy("Hours and limits")
-    explanation = gettext_lazy(
+    name, label = "limits", _("Hours and limits")
+    explanation = _(
         "A group works as its consumers' options say. An override made here holds instead until it is removed; running "
         "consumers follow within moments."
     )
     permissions = ("change_consumergroup",)
-    several = False
+    who = _("Its consumers say")
 
-    def form(self, data: Any = None) -> OverrideForm:
-        """Return the form with the present values."""
-        return OverrideForm(limits(self.rows[0]), data)
+    def read(self) -> tuple[Mapping[str, forms.Field], Mapping[str, Any], Mapping[str, Any]]:
+        """Return the active hours and limits, as the group's consumers declare them and as they are overridden."""
+        no_limit = _("messages in a second, minute, hour or day, such as “100/m”; empty: no limit")
+        fields: dict[str, forms.Field] = {
+            "active": forms.CharField(
+                label=_("Active hours"),
+                help_text=_("such as “mon-fri 22:00-06:00 Europe/Berlin”; empty: at all times"),
+                max_length=HOURS_LENGTH,
+                required=False,
+            ),
+            "rate_limit": forms.CharField(label=_("Rate limit"), help_text=no_limit, required=False),
+            "rate_limit_per_key": forms.CharField(
+                label=_("Rate limit of each key"),
+                help_text=_(
+                    "messages of one key in a second, minute, hour or day, such as “1/s”; empty: no limit. It holds "
+                    "for groups that keep the order of each key and take no batches"
+                ),
+                required=False,
+            ),
+            "concurrency_limit": forms.IntegerField(
+                label=_("Concurrency limit"),
+                help_text=_("handlers that run at once, of all processes together; empty: no limit"),
+                min_value=1,
+                max_value=MOST_AT_ONCE,
+                required=False,
+            ),
+            "concurrency_limit_per_key": forms.IntegerField(
+                label=_("Concurrency limit of each key"),
+                help_text=_(
+                    "messages of one key that are in flight at once; empty: no limit. It holds for groups that keep no "
+                    "order, take no batches and share no partition"
+                ),
+                min_value=1,
+                max_value=MOST_AT_ONCE,
+                required=False,
+            ),
+            "retry_budget": forms.CharField(
+                label=_("Retry budget"),
+                help_text=_("failures in a second, minute, hour or day, such as “20/m”; empty: no limit"),
+                required=False,
+            ),
+        }
+        [group] = self.rows
+        declared, overrides = (json.loads(text) if text else {} for text in (group.flow, group.flow_overrides))
+        return fields, declared, overrides
 
-    def run(self, form: Any) -> Done:
+    def as_text(self, value: Any) -> str:
+        """Return a limit as a text."""
+        return str(_("no limit")) if value is None else str(value)
+
+    def notes(self) -> list[str]:
+        """Return a sentence for each option that is overridden, and for each other one that is declared."""
+        text = _("%(option)s: %(value)s.")
+        return super().notes() + [
+            text % {"option": field.label, "value": self.as_text(self.declared[name])}
+            for name, field in self.options.items()
+            if name in self.declared and name not in self.before
+        ]
+
+    def run(self) -> Done:
         """Replace the group's overrides."""
         [group] = self.rows
-        if not override(self.log, group.consumer_group, group.topic, form.overrides):
+        if not override(self.log, group.consumer_group, group.topic, self.overrides):
             return Done(_("Nothing was changed."))
-        return Done(form.changes, self.rows)
+        return Done(self.changes, self.rows)
 
 
-class MoveForm(forms.Form):
-    """The partition (empty: all), and the offset or the time from which on the group reads."""
+class Move(Operation):
+    """Rewind a group, or let it skip."""
 
-    partition = forms.IntegerField(
-        label=gettext_lazy("Partition"), help_text=gettext_lazy("empty: all"), min_value=0, required=False
+    name, label = "move", _("Rewind or skip")
+    explanation = _(
+        "Moves the group to another offset. A rewind delivers messages again; a skip leaves out those in between. A "
+        "process that has some of them in flight loses the partition first."
     )
+    permissions = ("replay_consumergroup",)
+    several, counts = False, True
+
+    partition = forms.IntegerField(label=_("Partition"), help_text=_("empty: all"), min_value=0, required=False)
     offset = forms.IntegerField(
-        label=gettext_lazy("From offset"),
-        help_text=gettext_lazy("the first one to be delivered; 0: everything that the log still holds"),
+        label=_("From offset"),
+        help_text=_("the first one to be delivered; 0: everything that the log still holds"),
         min_value=0,
         max_value=2**63 - 1,
         required=False,
     )
     time = MomentField(
-        label=gettext_lazy("or from time"),
-        help_text=gettext_lazy("of publishing, in this site's time zone"),
+        label=_("or from time"),
+        help_text=_("of publishing, in this site's time zone"),
         required=False,
     )
 
@@ -153,23 +149,10 @@ class MoveForm(forms.Form):
             raise forms.ValidationError(_("Give either an offset or a time."))
         return self.cleaned_data
 
-
-class Move(Operation):
-    """Rewind a group, or let it skip."""
-
-    name, label = "move", gettext_lazy("Rewind or skip")
-    explanation = gettext_lazy(
-        "Moves the group to another offset. A rewind delivers messages again; a skip leaves out those in between. A "
-        "process that has some of them in flight loses the partition first."
-    )
-    permissions = ("replay_consumergroup",)
-    form_class = MoveForm
-    several, counts = False, True
-
-    def _target(self, form: Any) -> tuple[int, int | None]:
+    def _target(self) -> tuple[int, int | None]:
         """Return the offset above which everything is delivered, and the partition. Raises ConfigurationError for a
         partition that the topic does not have."""
-        given, partition = form.cleaned_data, form.cleaned_data["partition"]
+        given, partition = self.cleaned_data, self.cleaned_data["partition"]
         numbers = layouts.numbers(self.log, self.rows[0].topic)
         if partition is not None and partition not in numbers:
             text = _("The topic's partitions are %(least)d to %(most)d.")
@@ -177,10 +160,10 @@ class Move(Operation):
         target = offset_before(self.log, given["time"]) if given["time"] else max(0, given["offset"] - 1)
         return target, partition
 
-    def preview(self, form: Any) -> list[str]:
+    def preview(self) -> Sequence[Text]:
         """Count what is delivered again, and what is skipped."""
         [group] = self.rows
-        target, partition = self._target(form)
+        target, partition = self._target()
         counted = count_above(self.log, group.topic, target, partition, group.consumer_group)
         values = {"first": target + 1, "partition": partition}
         self.pinned = {"offset": target + 1, "partition": "" if partition is None else partition}
@@ -205,10 +188,10 @@ class Move(Operation):
         ]
         return [f"≈ {text}" for text in texts] if counted.estimated else texts
 
-    def run(self, form: Any) -> Done:
+    def run(self) -> Done:
         """Move it."""
         [group] = self.rows
-        target, partition = self._target(form)
+        target, partition = self._target()
         used = move(self.log, group.consumer_group, group.topic, target, partition, timeout=LOCK_TIMEOUT)
         text = _("Moved to offset %(offset)d in all partitions.")
         if partition is not None:
@@ -216,74 +199,67 @@ class Move(Operation):
         return Done(text % {"offset": used, "partition": partition}, self.rows)
 
 
-class RescheduleManyForm(forms.Form):
-    """Which deliveries, when they become due, and at which rate."""
-
-    which = forms.ChoiceField(
-        label=gettext_lazy("Which"),
-        choices=[("", gettext_lazy("all that wait for their time")), *WAITING.items()],
-        required=False,
-    )
-    error = forms.CharField(
-        label=gettext_lazy("Error"),
-        help_text=gettext_lazy(
-            "Only deliveries whose last error contains this text, in upper or lower case; empty: any."
-        ),
-        max_length=ERROR_LENGTH,
-        required=False,
-    )
-    key = forms.CharField(
-        label=gettext_lazy("Key"),
-        help_text=gettext_lazy("Only messages of exactly this key; empty: of any."),
-        max_length=KEY_LENGTH,
-        strip=False,
-        required=False,
-    )
-    since = MomentField(label=gettext_lazy("Published since"), required=False)
-    until = MomentField(
-        label=gettext_lazy("Published before"),
-        help_text=gettext_lazy("in this site's time zone, to within some seconds"),
-        required=False,
-    )
-    delay = forms.FloatField(
-        label=gettext_lazy("Delay"),
-        help_text=gettext_lazy("Seconds from when the rescheduling reaches a delivery; 0: at once."),
-        initial=0,
-        min_value=0,
-        max_value=LONGEST_DELAY,
-    )
-    attempts = forms.IntegerField(
-        label=gettext_lazy("Attempts so far"),
-        help_text=gettext_lazy("0: a fresh start; empty: as it is."),
-        required=False,
-        min_value=0,
-        max_value=MOST_ATTEMPTS,
-    )
-    rate = forms.FloatField(
-        label=gettext_lazy("Rate"),
-        help_text=gettext_lazy("At most so many deliveries a second; empty: as fast as it goes."),
-        required=False,
-        min_value=LEAST_RATE,
-        max_value=MOST_RATE,
-    )
-
-
 class RescheduleMany(Operation):
     """Request that waiting deliveries of a group become due."""
 
-    name, label = "reschedule", gettext_lazy("Reschedule many")
-    explanation = gettext_lazy(
+    name, label = "reschedule", _("Reschedule many")
+    explanation = _(
         "Deliveries of a group that wait for their time, because they failed or were postponed, become due. The "
         "consumer processes carry this out, partition by partition and oldest first. Messages that are in flight, due "
         "or settled, and messages that are published from now on, are left alone."
     )
     permissions = ("view_request", "reschedule_deliverystate")
-    form_class = RescheduleManyForm
     flag = ADDITION
     several, counts = False, True
 
-    def _waiting(self, given: dict[str, Any]) -> WaitingDeliveries:
-        [group] = self.rows
+    which = forms.ChoiceField(
+        label=_("Which"),
+        choices=[("", _("all that wait for their time")), *WAITING.items()],
+        required=False,
+    )
+    error = forms.CharField(
+        label=_("Error"),
+        help_text=_("Only deliveries whose last error contains this text, in upper or lower case; empty: any."),
+        max_length=ERROR_LENGTH,
+        required=False,
+    )
+    key = forms.CharField(
+        label=_("Key"),
+        help_text=_("Only messages of exactly this key; empty: of any."),
+        max_length=KEY_LENGTH,
+        strip=False,
+        required=False,
+    )
+    since = MomentField(label=_("Published since"), required=False)
+    until = MomentField(
+        label=_("Published before"),
+        help_text=_("in this site's time zone, to within some seconds"),
+        required=False,
+    )
+    delay = forms.FloatField(
+        label=_("Delay"),
+        help_text=_("Seconds from when the rescheduling reaches a delivery; 0: at once."),
+        initial=0,
+        min_value=0,
+        max_value=LONGEST_DELAY,
+    )
+    attempts = forms.IntegerField(
+        label=_("Attempts so far"),
+        help_text=_("0: a fresh start; empty: as it is."),
+        required=False,
+        min_value=0,
+        max_value=MOST_ATTEMPTS,
+    )
+    rate = forms.FloatField(
+        label=_("Rate"),
+        help_text=_("At most so many deliveries a second; empty: as fast as it goes."),
+        required=False,
+        min_value=LEAST_RATE,
+        max_value=MOST_RATE,
+    )
+
+    def _waiting(self) -> WaitingDeliveries:
+        [group], given = self.rows, self.cleaned_data
         return WaitingDeliveries(
             group.topic,
             group.consumer_group,
@@ -294,9 +270,9 @@ class RescheduleMany(Operation):
             given["key"],
         )
 
-    def preview(self, form: Any) -> list[str]:
+    def preview(self) -> Sequence[Text]:
         """Count the deliveries."""
-        waiting = self._waiting(form.cleaned_data)
+        waiting = self._waiting()
         waiting.check(self.log)
         count = waiting.count(self.log)
         self.button = _("Reschedule them") if count else ""
@@ -305,12 +281,12 @@ class RescheduleMany(Operation):
         text = ngettext("%(count)s delivery would be rescheduled.", "%(count)s deliveries would be rescheduled.", count)
         return [text % {"count": count}]
 
-    def run(self, form: Any) -> Done:
+    def run(self) -> Done:
         """Request it from the consumer processes."""
-        given = form.cleaned_data
+        given = self.cleaned_data
         made = request_rescheduling(
             self.log,
-            self._waiting(given),
+            self._waiting(),
             delay=given["delay"],
             attempts=given["attempts"],
             rate=given["rate"],
@@ -327,12 +303,12 @@ class RescheduleMany(Operation):
 class Remove(Operation):
     """Remove a group."""
 
-    name, label = "remove", gettext_lazy("Remove")
+    name, label = "remove", _("Remove")
     permissions = ("delete_consumergroup",)
     flag = DELETION
     dangerous, several = True, False
 
-    def preview(self, form: Any) -> list[str]:
+    def preview(self) -> Sequence[Text]:
         """Count what the group has not settled, and its subscribers."""
         [group] = self.rows
         stats = survey(self.log, group.topic, group.consumer_group).group(group.topic, group.consumer_group)
@@ -358,11 +334,11 @@ class Remove(Operation):
             ),
         ]
 
-    def run(self, form: Any) -> Done:
+    def run(self) -> Done:
         """Remove it."""
         [group] = self.rows
         groups.remove(self.log, group.consumer_group, group.topic)
         return Done(_("%(group)s is removed.") % {"group": group}, self.rows, self.model_admin.url("changelist"))
 
 
-GROUP_OPERATIONS = (PauseGroup, ResumeGroup, SetLimits, Move, RescheduleMany, Remove)
+GROUP_OPERATIONS = (Pause, Resume, SetLimits, Move, RescheduleMany, Remove)

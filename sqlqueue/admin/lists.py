@@ -11,17 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from django.contrib import admin
 from django.contrib.admin import ShowFacets
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
-from django.core.exceptions import ValidationError
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import models
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest
-from django.urls import reverse
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import URLPattern, re_path, reverse
+from django.utils.translation import gettext_lazy as _
 
-from sqlqueue.admin.cells import harmless
-from sqlqueue.admin.pages import ReadOnlyAdmin, Replica, list_log, replica
+from sqlqueue.admin.cells import download, harmless, key_id
+from sqlqueue.admin.pages import NUMBER, ReadOnlyAdmin, Replica, list_log, replica
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
 from sqlqueue.core.outcomes import storable
 from sqlqueue.database.log import Log
@@ -110,6 +112,28 @@ class KeysetAdmin(ReadOnlyAdmin):
         """Return the row with the key of a URL; None if there is none."""
         return self.get_object(request, unquote(object_id))
 
+    @admin.display(description=_("key and id"))
+    def key_and_id(self, row: Any) -> str:
+        """Show a message's key and id, cut where they are long."""
+        return key_id(row.partition_key, row.message_id)
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the download of bytes, where rows may have some."""
+        urls: list[URLPattern] = super().get_urls()
+        if not any(field.name == "body" for field in self.opts.fields):
+            return urls
+        view = self.admin_site.admin_view(self.body_view)
+        name = f"{self.opts.app_label}_{self.opts.model_name}_body"
+        return [re_path(r"^(?P<number>-?[0-9]+)/body/$", view, name=name), *urls]
+
+    def body_view(self, request: HttpRequest, number: str) -> HttpResponse:
+        """Return the bytes of a row as a file to save."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        if not NUMBER.fullmatch(number):
+            raise Http404
+        return download(self.get_queryset(request), int(number))
+
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         """Replace columns of times by ones that show the zone, and columns of texts by ones that are harmless."""
         fields = {field.name: field for field in self.opts.fields if field.name not in (self.list_display_links or ())}
@@ -122,7 +146,7 @@ class KeysetAdmin(ReadOnlyAdmin):
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
         """Allow only the lookups of the list's own filters. Another lookup on a column would scan the table, and the
         database may refuse it (an invalid regular expression, half a range)."""
-        column, _, kind = lookup.partition("__")
+        column, _lookup, kind = lookup.partition("__")
         if column not in {"pk", *(field.name for field in self.opts.fields)}:
             return super().lookup_allowed(lookup, value, request)
         return column in self.get_list_filter(request) and kind in ("exact", "isnull") and storable(value) == value

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from django import forms
 from django.contrib.admin.models import DELETION
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
-from sqlqueue.admin.operation import Done, Operation
+from sqlqueue.admin.operation import Done, Operation, Text
 from sqlqueue.core.bounds import MOST_ATTEMPTS
 from sqlqueue.exceptions import LONGEST_DELAY
 from sqlqueue.models import ConsumerGroup, Topic
@@ -21,55 +21,8 @@ from sqlqueue.operations.republish import republish
 from sqlqueue.operations.reschedule import Changed, acknowledge, reprioritize, reschedule
 
 
-class GroupForm(forms.Form):
-    """The group that an operation is for."""
-
-    group = forms.ChoiceField(label=gettext_lazy("Group"))
-
-
-class RepublishForm(GroupForm):
-    """The group, the delay in seconds, and the priority."""
-
-    delay = forms.FloatField(
-        label=gettext_lazy("Delay"),
-        help_text=gettext_lazy("Seconds from now; 0: at once."),
-        initial=0,
-        min_value=0,
-        max_value=LONGEST_DELAY,
-    )
-    priority = forms.IntegerField(
-        label=gettext_lazy("Priority"),
-        help_text=gettext_lazy("Lower goes first; empty: as it was."),
-        required=False,
-        min_value=0,
-    )
-
-
-class RescheduleForm(RepublishForm):
-    """The same, and the number of attempts so far."""
-
-    attempts = forms.IntegerField(
-        label=gettext_lazy("Attempts so far"),
-        help_text=gettext_lazy("0: a fresh start; empty: as it is."),
-        required=False,
-        min_value=0,
-        max_value=MOST_ATTEMPTS,
-    )
-
-    def clean(self) -> dict[str, Any]:
-        """Refuse a number of attempts together with a priority: the copy begins with none."""
-        values: dict[str, Any] = super().clean() or self.cleaned_data
-        if values.get("priority") is not None and values.get("attempts"):
-            self.add_error(
-                "attempts", _("With another priority the attempts begin anew: leave one of the two fields empty.")
-            )
-        return values
-
-
 class MessageOperation(Operation):
-    """An operation on messages, for one group or for all."""
-
-    form_class: ClassVar[type[forms.Form]] = GroupForm
+    """An operation on messages."""
 
     def fits(self) -> bool:
         """Tell whether the message is no dead letter, which has operations of its own."""
@@ -89,45 +42,60 @@ class MessageOperation(Operation):
         rows = ConsumerGroup.objects.using(self.log.alias).filter(topic__in=self.topics)
         return list(rows.order_by("consumer_group", "topic").values_list("consumer_group", "topic"))
 
-    def form(self, data: Any = None) -> forms.Form:
-        """Return the form, with the groups that read the topics."""
-        form = self.form_class(data)
-        group = form.fields.get("group")
-        if isinstance(group, forms.ChoiceField):
-            names = list(dict.fromkeys(name for name, _topic in self.readers))
-            group.choices = [(name, name) for name in names]
-            if not names:
-                group.help_text = _("No group reads this topic. To deliver a dead letter again, replay it.")
-        return form
-
-    def topics_of(self, group: str) -> list[tuple[str, list[int]]]:
-        """Return the topics that a group reads, each with its chosen offsets."""
-        return [(topic, self.topics[topic]) for name, topic in self.readers if name == group]
-
     def totals(self, changed: Iterable[Changed]) -> dict[str, int]:
         """Return how many deliveries were changed, and how many of the messages were left alone."""
         done = sum(one.changed for one in changed)
         return {"done": done, "left": max(0, self.count - done)}
 
 
-class Republish(MessageOperation):
+class GroupOperation(MessageOperation):
+    """An operation on messages for one of the groups that read their topics."""
+
+    group = forms.ChoiceField(
+        label=_("Group"),
+        help_text=_("one that reads the topic; a dead letter is replayed instead"),
+    )
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        group: Any = self.fields["group"]
+        group.choices = lambda: [(name, name) for name in dict.fromkeys(name for name, _topic in self.readers)]
+
+    @property
+    def chosen(self) -> list[tuple[str, list[int]]]:
+        """The topics that the chosen group reads, each with its offsets."""
+        return [(topic, self.topics[topic]) for name, topic in self.readers if name == self.cleaned_data["group"]]
+
+
+class Republish(GroupOperation):
     """Publish copies of messages for one group."""
 
-    name, label = "republish", gettext_lazy("Deliver again to a group")
-    explanation = gettext_lazy(
+    name, label = "republish", _("Deliver again to a group")
+    explanation = _(
         "The log stays as it is: each message is published once more, as a copy for this group alone, at the log's "
         "end, behind what its key has there. Its attempts begin anew."
     )
     permissions = ("redeliver_message",)
-    form_class = RepublishForm
 
-    def run(self, form: Any) -> Done:
+    delay = forms.FloatField(
+        label=_("Delay"),
+        help_text=_("Seconds from now; 0: at once."),
+        initial=0,
+        min_value=0,
+        max_value=LONGEST_DELAY,
+    )
+    priority = forms.IntegerField(
+        label=_("Priority"),
+        help_text=_("Lower goes first; empty: as it was."),
+        required=False,
+        min_value=0,
+    )
+
+    def run(self) -> Done:
         """Publish the copies, topic by topic."""
-        values = form.cleaned_data
+        values = self.cleaned_data
         options = {"priority": values["priority"], "delay": values["delay"]}
-        done = sum(
-            republish(topic, values["group"], offsets, **options) for topic, offsets in self.topics_of(values["group"])
-        )
+        done = sum(republish(topic, values["group"], offsets, **options) for topic, offsets in self.chosen)
         text = ngettext(
             "%(done)d message is delivered again to the group %(group)s, in %(delay)g s.",
             "%(done)d messages are delivered again to the group %(group)s, in %(delay)g s.",
@@ -136,28 +104,44 @@ class Republish(MessageOperation):
         return Done(text % {**values, "done": done}, self.rows)
 
 
-class Reschedule(MessageOperation):
+class Reschedule(Republish):
     """Set when deliveries that wait are due, their number of attempts, and their priority."""
 
-    name, label = "reschedule", gettext_lazy("Reschedule for a group")
-    explanation = gettext_lazy(
+    name, label = "reschedule", _("Reschedule for a group")
+    explanation = _(
         "Deliveries that wait for a retry or for their time become due when you say. Messages that are in flight, that "
         "the group has not read yet, or that are settled are left alone. With another priority, each message is "
         "acknowledged for the group and published once more, as a copy for this group alone, also if the group has "
         "not read it yet."
     )
     permissions = ("reschedule_deliverystate",)
-    form_class = RescheduleForm
 
-    def run(self, form: Any) -> Done:
+    attempts = forms.IntegerField(
+        label=_("Attempts so far"),
+        help_text=_("0: a fresh start; empty: as it is."),
+        required=False,
+        min_value=0,
+        max_value=MOST_ATTEMPTS,
+    )
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse a number of attempts together with a priority: the copy begins with none."""
+        values: dict[str, Any] = super().clean() or self.cleaned_data
+        if values.get("priority") is not None and values.get("attempts"):
+            self.add_error(
+                "attempts", _("With another priority the attempts begin anew: leave one of the two fields empty.")
+            )
+        return values
+
+    def run(self) -> Done:
         """Reschedule the deliveries, topic by topic."""
-        values = form.cleaned_data
+        values = self.cleaned_data
         group, delay, priority, attempts = (values[name] for name in ("group", "delay", "priority", "attempts"))
         changed = [
             reschedule(self.log, group, topic, offsets, delay=delay, attempts=attempts)
             if priority is None
             else reprioritize(self.log, group, topic, offsets, priority, delay=delay)
-            for topic, offsets in self.topics_of(group)
+            for topic, offsets in self.chosen
         ]
         text = _(
             "Rescheduled for the group %(group)s, due in %(delay)g s: %(done)d. Left alone, because they are in "
@@ -170,21 +154,21 @@ class Reschedule(MessageOperation):
         return Done(text, self.rows)
 
 
-class Acknowledge(MessageOperation):
+class Acknowledge(GroupOperation):
     """Ack messages on behalf of a group."""
 
-    name, label = "acknowledge", gettext_lazy("Acknowledge on behalf of a group")
-    explanation = gettext_lazy(
+    name, label = "acknowledge", _("Acknowledge on behalf of a group")
+    explanation = _(
         "The group never gets these messages (again); other groups do. Messages that are in flight are left alone. If "
         "the group has not read a message yet, its partition changes its owner, and what is in flight there is "
         "delivered again."
     )
     permissions = ("reschedule_deliverystate",)
 
-    def run(self, form: Any) -> Done:
+    def run(self) -> Done:
         """Ack them, topic by topic."""
-        group = form.cleaned_data["group"]
-        changed = [acknowledge(self.log, group, topic, offsets) for topic, offsets in self.topics_of(group)]
+        group = self.cleaned_data["group"]
+        changed = [acknowledge(self.log, group, topic, offsets) for topic, offsets in self.chosen]
         text = _(
             "Acknowledged on behalf of the group %(group)s: %(done)d. Left alone, because they are in flight or "
             "settled: %(left)d."
@@ -195,16 +179,15 @@ class Acknowledge(MessageOperation):
 class Cancel(MessageOperation):
     """Ack messages on behalf of all groups."""
 
-    name, label = "cancel", gettext_lazy("Cancel for all groups")
-    explanation = gettext_lazy(
+    name, label = "cancel", _("Cancel for all groups")
+    explanation = _(
         "No group gets these messages (again), whether it has not read them yet or they wait for another attempt. "
         "Messages that are in flight are left alone. The messages stay in the log."
     )
     permissions = ("redeliver_message",)
-    form_class = forms.Form
     dangerous = True
 
-    def run(self, form: Any) -> Done:
+    def run(self) -> Done:
         """Ack them for each group of each topic."""
         done = sum(acknowledge(self.log, group, topic, self.topics[topic]).changed for group, topic in self.readers)
         text = ngettext(
@@ -215,32 +198,23 @@ class Cancel(MessageOperation):
         return Done(text % {"done": done}, self.rows)
 
 
-class DeleteForm(forms.Form):
-    """The reason, and whether messages that a group has not settled are deleted too."""
-
-    reason = forms.CharField(
-        label=gettext_lazy("Reason"), help_text=gettext_lazy("It is kept in the admin's log."), max_length=300
-    )
-    also_unsettled = forms.BooleanField(
-        label=gettext_lazy("Also messages that groups have not settled"), required=False
-    )
-
-
 class Delete(MessageOperation):
     """Delete messages from the log."""
 
-    name, label = "delete", gettext_lazy("Delete from the log")
-    explanation = gettext_lazy(
+    name, label = "delete", _("Delete from the log")
+    explanation = _(
         "The messages are deleted for good, whatever their topic's retention. Their dead letters and receipts stay, "
         "and so do messages that are in flight. If a group has not read a message yet, its partition changes its "
         "owner, and what is in flight there is delivered again."
     )
     permissions = ("delete_message",)
-    form_class = DeleteForm
     flag = DELETION
     dangerous = True
 
-    def preview(self, form: Any) -> list[str]:
+    reason = forms.CharField(label=_("Reason"), help_text=_("It is kept in the admin's log."), max_length=300)
+    also_unsettled = forms.BooleanField(label=_("Also messages that groups have not settled"), required=False)
+
+    def preview(self) -> Sequence[Text]:
         """Count what groups have not settled."""
         counts: dict[str, tuple[int, int]] = {}
         for topic, offsets in self.topics.items():
@@ -254,9 +228,9 @@ class Delete(MessageOperation):
         ]
         return found_texts or [_("Every group has settled all of them.")]
 
-    def run(self, form: Any) -> Done:
+    def run(self) -> Done:
         """Delete topic by topic; each topic has an entry of its own in Django's log."""
-        values, total = form.cleaned_data, Deleted(0, 0, 0)
+        values, total = self.cleaned_data, Deleted(0, 0, 0)
         for topic in self.topics:
             deletable_topic(self.log, topic)
         for topic, offsets in self.topics.items():

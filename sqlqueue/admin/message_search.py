@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from django import forms
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.admin.times import MomentField
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
@@ -36,19 +35,19 @@ class SearchForm(forms.Form):
     """What to search for, headers that have an index included (see IndexHeader). Every field has an index except the
     key, for which partitions are read backwards in steps."""
 
-    topic = forms.ChoiceField(label=gettext_lazy("Topic"), required=False)
-    key = forms.CharField(label=gettext_lazy("Key"), required=False, max_length=KEY_LENGTH, strip=False)
-    message_id = forms.CharField(label=gettext_lazy("Id"), required=False, max_length=ID_LENGTH, strip=False)
-    offset = forms.IntegerField(label=gettext_lazy("Offset"), required=False, min_value=0, max_value=HIGHEST)
+    topic = forms.ChoiceField(label=_("Topic"), required=False)
+    key = forms.CharField(label=_("Key"), required=False, max_length=KEY_LENGTH, strip=False)
+    message_id = forms.CharField(label=_("Id"), required=False, max_length=ID_LENGTH, strip=False)
+    offset = forms.IntegerField(label=_("Offset"), required=False, min_value=0, max_value=HIGHEST)
     since = MomentField(
-        label=gettext_lazy("Since"),
+        label=_("Since"),
         required=False,
-        help_text=gettext_lazy("to within some seconds"),
+        help_text=_("to within some seconds"),
     )
     until = MomentField(
-        label=gettext_lazy("Until"),
+        label=_("Until"),
         required=False,
-        help_text=gettext_lazy("to within some seconds"),
+        help_text=_("to within some seconds"),
     )
 
     def __init__(self, log: Log, *args: Any, **options: Any) -> None:

@@ -10,17 +10,14 @@ from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path
 from django.utils.html import format_html, format_html_join
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy as _
 
-from sqlqueue.admin.cells import code, download, harmless, indented, key_id, show_outcomes, show_previews, tag
+from sqlqueue.admin.cells import code, harmless, indented, show_outcomes, show_previews, tag
 from sqlqueue.admin.lists import KeysetChangeList
 from sqlqueue.admin.message_operations import MESSAGE_OPERATIONS
 from sqlqueue.admin.message_search import HEADER_FIELD, SearchForm, found
 from sqlqueue.admin.operation import OperatedAdmin, Operation
-from sqlqueue.admin.pages import require
 from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED
 from sqlqueue.database.log import Log
 from sqlqueue.models import DeadLetter, Message, Receipt
@@ -46,16 +43,16 @@ MOST_RECEIPTS = 100  # on the page of a message
 # that of the message of which it is a dead letter), "" for none.
 SECTIONS: list[Callable[[HttpRequest, Collection[int]], str]] = []
 STATES = {
-    RELAYED: gettext_lazy("on its way from another database"),
-    SCHEDULED: gettext_lazy("scheduled"),
-    WAITING: gettext_lazy("waiting"),
-    LIMITED: gettext_lazy("limited"),
-    IN_FLIGHT: gettext_lazy("in flight"),
-    RETRYING: gettext_lazy("failing, waits for its next attempt"),
-    ACKED: gettext_lazy("acknowledged"),
-    DEAD: gettext_lazy("dead letter"),
-    EXPIRED: gettext_lazy("expired"),
-    REPLAYED: gettext_lazy("replayed"),
+    RELAYED: _("on its way from another database"),
+    SCHEDULED: _("scheduled"),
+    WAITING: _("waiting"),
+    LIMITED: _("limited"),
+    IN_FLIGHT: _("in flight"),
+    RETRYING: _("failing, waits for its next attempt"),
+    ACKED: _("acknowledged"),
+    DEAD: _("dead letter"),
+    EXPIRED: _("expired"),
+    REPLAYED: _("replayed"),
 }
 UNUSUAL = (RETRYING, DEAD, EXPIRED)
 
@@ -97,17 +94,12 @@ class MessageAdmin(OperatedAdmin):
     own_parameters = tuple(SearchForm.base_fields)
     own_prefixes = (HEADER_FIELD,)
 
-    @admin.display(description=gettext_lazy("key and id"))
-    def key_and_id(self, message: Message) -> str:
-        """Show key and id, cut where they are long."""
-        return key_id(message.partition_key, message.message_id)
-
-    @admin.display(description=gettext_lazy("payload"))
+    @admin.display(description=_("payload"))
     def preview(self, message: Message) -> str:
         """Show the beginning of the payload."""
         return code(message.preview)  # type: ignore[attr-defined]
 
-    @admin.display(description=gettext_lazy("status"))
+    @admin.display(description=_("status"))
     def outcomes(self, message: Message) -> str:
         """Show the status in each group; of a dead letter, the group in which it failed and the fingerprint."""
         if message.failed_group:
@@ -118,11 +110,6 @@ class MessageAdmin(OperatedAdmin):
             return format_html("{}", harmless(text))
         lines = ((one.group, label(one.state), seconds) for one, seconds in message.outcomes)  # type: ignore[attr-defined]
         return format_html_join("", '<div class="sqlqueue-outcome">{}: {} {}</div>', lines) or "–"
-
-    def get_urls(self) -> list[URLPattern]:
-        """Add the download of bytes."""
-        body = self.admin_site.admin_view(self.body_view)
-        return [path("<int:offset>/body/", body, name="sqlqueue_message_body"), *super().get_urls()]
 
     def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> list[Any]:
         """Return the page that the search form asks for; an empty one if the form is not valid."""
@@ -141,11 +128,6 @@ class MessageAdmin(OperatedAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
         """Return the rows without bytes, which no page shows."""
         return super().get_queryset(request).defer("body")
-
-    def body_view(self, request: HttpRequest, offset: int) -> HttpResponse:
-        """Return the bytes of a message as a file to save."""
-        require(request, "view_message")
-        return download(self.log, Message, offset)
 
     def rows_of(self, request: HttpRequest, keys: Sequence[str]) -> Sequence[Message]:
         """Return the messages at these offsets, without their content."""

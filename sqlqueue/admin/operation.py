@@ -1,4 +1,5 @@
-"""Operations that users ask for: the page with a form and what it would do, the call, the entry in Django's log."""
+"""Operations that users ask for: each is a form, with the page that shows what it would do, and an entry in Django's
+log."""
 
 from __future__ import annotations
 
@@ -16,11 +17,10 @@ from django.forms import Form
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, path
 from django.utils.functional import Promise
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.admin.lists import KeysetAdmin
-from sqlqueue.admin.pages import NUMBER, may, remember_change, require, show
+from sqlqueue.admin.pages import NUMBER, may, remember_change, show
 from sqlqueue.database.transactions import outside_transactions
 from sqlqueue.exceptions import SqlqueueError
 
@@ -28,6 +28,9 @@ COUNT, CONFIRMED = "count", "confirmed"  # parameters: count what it would do; d
 LOCK_TIMEOUT = 3.0  # seconds for which a request waits for transactions that publish: it occupies a worker meanwhile
 MOST_CHOSEN = 1_000  # ticked rows of one operation
 MOST_LISTED = 20  # rows on its page
+
+
+Text = str | Promise  # of the latter the language is chosen when it is shown
 
 
 class Done(NamedTuple):
@@ -39,53 +42,46 @@ class Done(NamedTuple):
     entry: the text of the entries, if it differs
     """
 
-    text: str
+    text: Text
     rows: Sequence[models.Model] = ()
     url: str = ""
-    entry: str = ""
+    entry: Text = ""
 
 
-class Operation:
-    """What users may do with rows of a list. Each request makes a new instance. `OperatedAdmin.operations` offers it on
-    the pages of rows and in the actions of the list, shows its page, and writes the entry in Django's log."""
+class Operation(Form):
+    """What users may do with rows of a list: a form, whose fields are what they are asked for. Each request makes a new
+    one. `OperatedAdmin.operations` offers it on the pages of rows and in the actions of the list, shows its page, and
+    writes the entry in Django's log."""
 
     name: ClassVar[str]  # in its URL
-    label: ClassVar[str | Promise]
-    explanation: ClassVar[str | Promise] = ""
+    label: ClassVar[Text]
+    explanation: ClassVar[Text] = ""
     permissions: Sequence[str]  # besides the one to view the rows
-    form_class: ClassVar[Callable[..., Form]] = Form
-    flag: ClassVar[int] = CHANGE  # of the entry in Django's log
+    flag: ClassVar[int] = CHANGE  # of the entry in Django's log; 0: there is none
     dangerous: ClassVar[bool] = False
     asks: ClassVar[bool] = True  # False: it is done at once
     counts: ClassVar[bool] = False  # what it would do is counted before it can be confirmed
+    inline: ClassVar[Text] = ""  # the heading of its form on the row's page; "": it is not there
     several: ClassVar[bool] = True  # False: it is for the page of one row, and not for ticked ones
     more: bool = False  # there are more rows than were read
 
-    def __init__(self, model_admin: OperatedAdmin, request: HttpRequest, rows: Sequence[Any]) -> None:
+    def __init__(self, model_admin: OperatedAdmin, request: HttpRequest, rows: Sequence[Any], data: Any = None) -> None:
+        super().__init__(data, auto_id=f"{self.name}_%s")
         self.model_admin, self.log, self.request, self.rows = model_admin, model_admin.log, request, rows
         self.button: Any = self.label  # that confirms it; "": there is nothing to do
         self.pinned: Mapping[str, object] | None = None  # what is sent with it in place of what the form was given
-
-    def form(self, data: Any = None) -> Form:
-        """Return the form for its values."""
-        return self.form_class(data)
 
     def fits(self) -> bool:
         """Tell whether it makes sense for the rows. If not, it is not offered."""
         return True
 
-    def preview(self, form: Any) -> list[str]:
-        """Return what it would do, as sentences. It may set `button` and `pinned`. Raises SqlqueueError.
-
-        form: valid if the operation counts
-        """
+    def preview(self) -> Sequence[Text]:
+        """Return what it would do, as sentences. It may set `button` and `pinned`. If the operation counts, the form is
+        valid. Raises SqlqueueError."""
         return []
 
-    def run(self, form: Any) -> Done:
-        """Do it. Raises SqlqueueError, which the form shows.
-
-        form: valid
-        """
+    def run(self) -> Done:
+        """Do it, with the values of the valid form. Raises SqlqueueError, which the form shows."""
         raise NotImplementedError
 
     def hidden(self) -> Iterable[tuple[str, object]]:
@@ -123,6 +119,10 @@ class OperatedAdmin(KeysetAdmin):
         """Return the title and the context of a row's page."""
         raise NotImplementedError
 
+    def set_paused(self, row: Any, paused: bool) -> bool:
+        """Pause or resume a row; return whether that changed anything."""
+        raise NotImplementedError
+
     def gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Answer for a row that is not there. Raises Http404."""
         raise Http404(_("This row does not exist: it may have been removed."))
@@ -134,11 +134,30 @@ class OperatedAdmin(KeysetAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         request.current_app = self.admin_site.name
+        return self._row_page(request, object_id)
+
+    def _row_page(self, request: HttpRequest, object_id: str, refused: Operation | None = None) -> HttpResponse:
+        """Show the page of a row. refused: an operation with what is wrong with its form, which is on that page."""
         row = self.row(request, object_id)
         if row is None:
             return self.gone(request, object_id)
         title, context = self.page(request, row)
-        context = {"row": row, "operations": self.offered(request, row), **context, **(extra_context or {})}
+        offered = self.offered(request, row)
+        forms: dict[str, dict[str, Any]] = {}
+        for one in offered:
+            if one.inline:
+                shown = forms.setdefault(str(one.inline), {"form": one, "operations": []})
+                shown["operations"].append(one)
+        if refused is not None:
+            forms.get(str(refused.inline), {})["form"] = refused
+        context = {
+            "row": row,
+            "operations": [one for one in offered if not one.inline],
+            "forms": forms,
+            "operation": refused,
+            "refused": refused if refused is not None and str(refused.inline) not in forms else None,
+            **context,
+        }
         return show(self, request, self.page_template, title, context, self.opts.app_label)
 
     def get_urls(self) -> list[URLPattern]:
@@ -156,7 +175,7 @@ class OperatedAdmin(KeysetAdmin):
         """Return the operations that the user may do: with a row, or with ticked ones."""
         rows = [] if row is None else [row]
         made = [one(self, request, rows) for one in self.operations if rows or one.several]
-        return [one for one in made if one.permitted and one.fits()]
+        return [one for one in made if one.fits() and one.permitted]
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
         """Add the operations. action_location: which of its pages asks; Django passes it from 6.1 on."""
@@ -199,82 +218,77 @@ class OperatedAdmin(KeysetAdmin):
             raise Http404
         if object_id:
             row = self.row(request, object_id)
-            rows: Sequence[Any] = () if row is None else [row]
+            if row is None:
+                return self.gone(request, object_id)
+            rows: Sequence[Any] = [row]
         else:
             rows = self.ticked(request) if request.method == "POST" else ()
-        operation = found(self, request, rows)
-        require(request, *operation.permissions)
+        confirmed = request.method == "POST" and (CONFIRMED in request.POST or not found.asks)
+        counted = found.counts and COUNT in request.GET
+        operation = found(self, request, rows, request.POST if confirmed else request.GET if counted else None)
+        if not operation.permitted:
+            raise PermissionDenied
         if request.method != "POST" and not (found.asks and object_id and request.method in ("GET", "HEAD")):
             return HttpResponseNotAllowed(["GET", "HEAD", "POST"] if found.asks and object_id else ["POST"])
-        if object_id and not rows:
-            return self.gone(request, object_id)
         if not operation.count:
             messages.warning(request, _("None of the chosen rows exists any more. Nothing was done."))
             return HttpResponseRedirect(self.url("changelist"))
-        return self._answer(request, operation, self.url("change", quote(rows[0].pk)) if object_id else "")
-
-    def _answer(self, request: HttpRequest, operation: Operation, row_url: str) -> HttpResponse:
-        """row_url: of the page that has led here; "": it was the list."""
-        confirmed = request.method == "POST" and (CONFIRMED in request.POST or not operation.asks)
-        counted = operation.counts and COUNT in request.GET
-        form = operation.form(request.POST if confirmed else request.GET if counted else None)
-        preview: list[str] = []
-        back = row_url or self.url("changelist")
+        row_url = self.url("change", quote(rows[0].pk)) if object_id else ""
+        preview: Sequence[Text] = []
         try:
-            if confirmed and form.is_valid():
-                return self._finish(request, operation, operation.run(form), back)
-            if not operation.counts or (counted and form.is_valid()):
-                preview = operation.preview(form)
+            if confirmed and operation.is_valid():
+                return self._finish(request, operation, row_url or self.url("changelist"))
+            if not operation.counts or (counted and operation.is_valid()):
+                preview = operation.preview()
         except SqlqueueError as error:
-            form.add_error(None, str(error))
-        sent = request.GET.items() if operation.pinned is None else operation.pinned.items()
-        hidden = [(name, value) for name, value in sent if name in form.fields] if preview and counted else []
+            operation.add_error(None, str(error))
+        if operation.inline and object_id:
+            return self._row_page(request, object_id, operation)
+        sent = request.GET if operation.pinned is None else operation.pinned
+        hidden = [(name, value) for name, value in sent.items() if name in operation.fields] if counted else []
         context = {
             "operation": operation,
-            "url": operation.url if row_url else self.url("operation", operation.name),
-            "form": form,
+            "url": operation.url if row_url else self.url("operation", name),
             "preview": preview,
             "hidden": hidden if row_url else [*operation.hidden(), *hidden],
             "unlisted": operation.count - len(operation.listed),
-            "row": operation.rows[0] if row_url else None,
-            "back": back,
+            "row": rows[0] if row_url else None,
+            "back": row_url or self.url("changelist"),
         }
         return show(self, request, "operation", operation.label, context)
 
-    def _finish(self, request: HttpRequest, operation: Operation, done: Done, back: str) -> HttpResponse:
+    def _finish(self, request: HttpRequest, operation: Operation, back: str) -> HttpResponse:
+        done = operation.run()
         if done.rows:
-            log_done(request, done.rows, operation.flag, done.entry or done.text)
-            messages.success(request, done.text)
+            remember_change(request)
+            if operation.flag:
+                entry: Any = list(done.rows), operation.flag, done.entry or done.text
+                LogEntry.objects.log_actions(request.user.pk, *entry)
+            messages.success(request, str(done.text))
         else:
-            messages.warning(request, done.text)
+            messages.warning(request, str(done.text))
         return HttpResponseRedirect(done.url or back)
 
 
-def log_done(request: HttpRequest, rows: Iterable[models.Model], flag: int, text: str) -> None:
-    """Write an entry to Django's log for each row: what the user has done to it, which lists show from now on."""
-    remember_change(request)
-    logged: Any = list(rows)
-    LogEntry.objects.log_actions(request.user.pk, logged, flag, text)
-
-
 class Pause(Operation):
-    """Pause rows until they are resumed."""
+    """Pause rows until they are resumed, by their admin's `set_paused`."""
 
-    name, label = "pause", gettext_lazy("Pause")
+    name, label = "pause", _("Pause")
     asks = False
     paused = True
+
+    @property
+    def permissions(self) -> Sequence[str]:  # type: ignore[override]
+        """The permission of the model."""
+        return [f"pause_{self.model_admin.opts.model_name}"]
 
     def fits(self) -> bool:
         """Tell whether the row of a page is not in this state yet."""
         return not self.rows or self.rows[0].paused != self.paused
 
-    def switch(self, row: Any) -> bool:
-        """Pause or resume a row; return whether that changed anything."""
-        raise NotImplementedError
-
-    def run(self, form: Any) -> Done:
+    def run(self) -> Done:
         """Pause or resume them."""
-        changed = [row for row in self.rows if self.switch(row)]
+        changed = [row for row in self.rows if self.model_admin.set_paused(row, self.paused)]
         what = {"what": ", ".join(map(str, changed or self.rows))}
         if not changed:
             return Done((_("%(what)s: paused already.") if self.paused else _("%(what)s: not paused.")) % what)
@@ -282,8 +296,8 @@ class Pause(Operation):
         return Done(text % what, changed)
 
 
-class Resume(Operation):
-    """What makes a subclass of Pause resume."""
+class Resume(Pause):
+    """Take a pause back."""
 
-    name, label = "resume", gettext_lazy("Resume")
+    name, label = "resume", _("Resume")
     paused = False

@@ -7,8 +7,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.http import Http404, HttpRequest
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.admin.cells import code, tag
 from sqlqueue.admin.lists import KeysetChangeList
@@ -22,40 +21,26 @@ DAYS_SHOWN = 7
 MOST_TICKS_SHOWN = 100
 
 STATES = {
-    "active": gettext_lazy("active"),
-    "paused": gettext_lazy("paused"),
-    "refused": gettext_lazy("refused"),
-    "undeclared": gettext_lazy("in no running process"),
+    "active": _("active"),
+    "paused": _("paused"),
+    "refused": _("refused"),
+    "undeclared": _("in no running process"),
 }
 MISSED = {
-    "last": gettext_lazy("the last one is published"),
-    "all": gettext_lazy("all are published"),
-    "skip": gettext_lazy("none is published"),
+    "last": _("the last one is published"),
+    "all": _("all are published"),
+    "skip": _("none is published"),
 }
-
-
-class PauseSchedule(Pause):
-    """Let schedules publish nothing until they are resumed."""
-
-    permissions = ("pause_periodicschedule",)
-
-    def switch(self, row: PeriodicSchedule) -> bool:
-        """Pause or resume a schedule."""
-        return (pause if self.paused else resume)(self.log, row.name)
-
-
-class ResumeSchedule(Resume, PauseSchedule):
-    """Let schedules publish again."""
 
 
 class RunNow(Operation):
     """Publish what a schedule publishes, now."""
 
-    name, label = "run", gettext_lazy("Run now")
+    name, label = "run", _("Run now")
     permissions = ("run_periodicschedule",)
     asks = several = False
 
-    def run(self, form: Any) -> Done:
+    def run(self) -> Done:
         """Publish it."""
         published = run_now(self.log, self.rows[0].name)
         return Done(_("Published %(id)s.") % {"id": published.id}, self.rows)
@@ -69,7 +54,7 @@ class PeriodicScheduleAdmin(OperatedAdmin):
     list_filter = ("paused",)
     search_fields = ("=name",)
     key = ("name",)
-    operations = (PauseSchedule, ResumeSchedule, RunNow)
+    operations = (Pause, Resume, RunNow)
     page_template = "periodic_schedule"
 
     def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> list[Any]:
@@ -80,31 +65,35 @@ class PeriodicScheduleAdmin(OperatedAdmin):
             row.status = statuses.get(row.name)  # None: it was removed just now
         return rows
 
-    @admin.display(description=gettext_lazy("state"))
+    @admin.display(description=_("state"))
     def state(self, schedule: Any) -> str:
         """Show unusual states only."""
         status = schedule.status
         return "" if status is None or status.state == "active" else tag(STATES[status.state])
 
-    @admin.display(description=gettext_lazy("when"))
+    @admin.display(description=_("when"))
     def recurrence(self, schedule: Any) -> str:
         """Show the cron expression with its time zone, or the interval."""
         return code(schedule.status.recurrence if schedule.status else "")
 
-    @admin.display(description=gettext_lazy("topic"))
+    @admin.display(description=_("topic"))
     def topic(self, schedule: Any) -> str:
         """Show the topic of its ticks."""
         return schedule.status.topic if schedule.status else "–"
 
-    @admin.display(description=gettext_lazy("last tick"))
+    @admin.display(description=_("last tick"))
     def last_run(self, schedule: Any) -> str:
         """Show the due time of the last tick."""
         return moment(schedule.status and schedule.status.last_tick)
 
-    @admin.display(description=gettext_lazy("next tick"))
+    @admin.display(description=_("next tick"))
     def next_run(self, schedule: Any) -> str:
         """Show the due time of the next tick."""
         return moment(schedule.status and schedule.status.next_tick)
+
+    def set_paused(self, row: PeriodicSchedule, paused: bool) -> bool:
+        """Let a schedule publish nothing, or let it again."""
+        return (pause if paused else resume)(self.log, row.name)
 
     def page(self, request: HttpRequest, row: Any) -> tuple[object, Mapping[str, Any]]:
         """Return the title, and the schedule's status and ticks of the next week."""

@@ -8,8 +8,7 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.html import format_html
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.admin.cells import harmless
 from sqlqueue.admin.group_operations import WAITING
@@ -24,7 +23,7 @@ PERMISSION_OF = {REPLAY: "replay_message", RESCHEDULE: "reschedule_deliverystate
 class CancelRequest(Operation):
     """Cancel the rest of a request."""
 
-    name, label = "cancel", gettext_lazy("Cancel the rest")
+    name, label = "cancel", _("Cancel the rest")
     dangerous = True
     asks = several = False
 
@@ -37,7 +36,7 @@ class CancelRequest(Operation):
         """Tell whether it is not done yet."""
         return bool(self.rows[0].active)
 
-    def run(self, form: Any) -> Done:
+    def run(self) -> Done:
         """Cancel it."""
         if not cancel(self.log, self.rows[0].pk):
             return Done(_("There was nothing left to cancel."))
@@ -53,14 +52,14 @@ class RequestAdmin(OperatedAdmin):
     operations = (CancelRequest,)
     page_template = "request"
 
-    @admin.display(description=gettext_lazy("which"))
+    @admin.display(description=_("which"))
     def which(self, one: Request) -> str:
         """Show which messages are meant: their failure, or which deliveries wait, with which error and key."""
         given = one.options
         parts = (given.get("fingerprint"), WAITING.get(given.get("which", "")), given.get("error"), given.get("key"))
         return format_html("{}", harmless(", ".join(str(part) for part in parts if part)))
 
-    @admin.display(description=gettext_lazy("progress"))
+    @admin.display(description=_("progress"))
     def progress(self, one: Request) -> str:
         """Show how many messages of how many are done."""
         return _("%(done)d of %(total)d") % {"done": one.done, "total": one.total}

@@ -12,7 +12,7 @@ from django.utils.html import format_html_join
 from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
 
-from sqlqueue.admin.cells import harmless, key_id
+from sqlqueue.admin.cells import harmless
 from sqlqueue.admin.lists import KeysetAdmin, section_of
 from sqlqueue.core.settle_plan import ALONE, NOT_IN_FLIGHT, TOGETHER
 from sqlqueue.database.fields import DatabaseNow
@@ -48,11 +48,6 @@ class CollectedMessageAdmin(KeysetAdmin):
     list_display = ("message_offset", "topic", "key_and_id", "ends", "created_at", "collected_at")
     search_fields = ("=message_offset", "=message_id", "=partition_key")
     exclude = ("body",)
-
-    @admin.display(description=_("key and id"))
-    def key_and_id(self, row: CollectedMessage) -> str:
-        """Show key and id, cut where they are long."""
-        return key_id(row.partition_key, row.message_id)
 
     @admin.display(description=_("outcomes"))
     def ends(self, row: CollectedMessage) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django import forms
 from django.contrib.admin.models import DELETION
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
-from sqlqueue.admin.operation import LOCK_TIMEOUT, Done, Operation, Pause, Resume
-from sqlqueue.admin.overriding import Options, OverrideForm
+from sqlqueue.admin.operation import LOCK_TIMEOUT, Done, Operation, Pause, Resume, Text
+from sqlqueue.admin.overriding import Override
 from sqlqueue.admin.times import MomentField
 from sqlqueue.conf import settings
 from sqlqueue.core.bounds import CENTURY
@@ -18,101 +19,78 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.settings import HISTORIES
 from sqlqueue.log.seek import offset_before
 from sqlqueue.log.topic_options import CHANGEABLE, differences, override
-from sqlqueue.models import Topic
 from sqlqueue.operations.purge import delete_purged, preview, purge
-from sqlqueue.operations.topics import pause, resume
 from sqlqueue.stats.texts import duration
 
 DELETED_AT_ONCE = 10  # batches of 1,000 messages: the rest is deleted by the consumer processes
 
 
-class PauseTopic(Pause):
-    """Let no group read topics until they are resumed."""
-
-    permissions = ("pause_topic",)
-
-    def switch(self, row: Topic) -> bool:
-        """Pause or resume a topic."""
-        return (pause if self.paused else resume)(self.log, row.name)
-
-
-class ResumeTopic(Resume, PauseTopic):
-    """Let groups read topics again."""
-
-
 def as_text(value: Any) -> str:
     """Return an option's value as a text."""
-    return _("for ever") if value is None else duration(value) if isinstance(value, float) else str(value)
+    if value is None:
+        return str(_("for ever"))
+    return duration(value) if isinstance(value, float) else str(value)
 
 
-def changeable(topic: Topic) -> Options:
-    """Return the options of a topic that can be overridden: its dead letters are kept until they are replayed or
-    discarded."""
-    fields: dict[str, forms.Field] = {
-        "retention": forms.FloatField(
-            label=_("Retention"),
-            help_text=_("seconds; empty: for ever"),
-            min_value=0,
-            max_value=CENTURY,
-            required=False,
-        ),
-        "history": forms.ChoiceField(
-            label=_("History"),
-            help_text=_("which receipts are written"),
-            choices=[(name, name) for name in HISTORIES],
-            required=False,
-        ),
-    }
-    if topic.name.endswith(DEAD_LETTER_SUFFIX):
-        del fields["retention"]
-    declared = settings.topic(topic.name)
-    return Options(
-        fields,
-        {name: getattr(declared, name) for name in CHANGEABLE},
-        {name: getattr(topic, name) for name in topic.overridden},
-        _("The settings say"),
-        as_text,
-    )
-
-
-def option_notes(topic: Topic) -> list[str]:
-    """Return a sentence for each option that is overridden, or that the settings will change."""
-    options = changeable(topic)
-    text = _("%(option)s is %(now)s. The settings say: %(value)s, from the next start of runconsumers on.")
-    coming = [
-        text % {"option": options.fields[one.option].label, "now": as_text(one.stored), "value": as_text(one.wanted)}
-        for one in differences(topic)
-        if not one.overridden
-    ]
-    return options.overridden_notes() + coming
-
-
-class SetOptions(Operation):
+class SetOptions(Override):
     """Override a topic's retention and history."""
 
-    name, label = "options", gettext_lazy("Options")
-    explanation = gettext_lazy(
+    name, label = "options", _("Options")
+    explanation = _(
         "A topic follows the settings whenever runconsumers starts. An override made here stays until it is removed; "
         "then the settings hold at once."
     )
     permissions = ("change_topic",)
-    several = False
+    who = _("The settings say")
+    as_text = staticmethod(as_text)
 
-    def form(self, data: Any = None) -> forms.Form:
-        """Return the form with the present values."""
-        return OverrideForm(changeable(self.rows[0]), data)
+    def read(self) -> tuple[Mapping[str, forms.Field], Mapping[str, Any], Mapping[str, Any]]:
+        """Return the options that can be overridden: dead letters are kept until they are replayed or discarded."""
+        fields: dict[str, forms.Field] = {
+            "retention": forms.FloatField(
+                label=_("Retention"),
+                help_text=_("seconds; empty: for ever"),
+                min_value=0,
+                max_value=CENTURY,
+                required=False,
+            ),
+            "history": forms.ChoiceField(
+                label=_("History"),
+                help_text=_("which receipts are written"),
+                choices=[(name, name) for name in HISTORIES],
+                required=False,
+            ),
+        }
+        [topic] = self.rows
+        if topic.name.endswith(DEAD_LETTER_SUFFIX):
+            del fields["retention"]
+        declared = settings.topic(topic.name)
+        return (
+            fields,
+            {name: getattr(declared, name) for name in CHANGEABLE},
+            {name: getattr(topic, name) for name in topic.overridden},
+        )
 
-    def run(self, form: Any) -> Done:
+    def notes(self) -> list[str]:
+        """Return a sentence for each option that is overridden, or that the settings will change."""
+        text = _("%(option)s is %(now)s. The settings say: %(value)s, from the next start of runconsumers on.")
+        return super().notes() + [
+            text % {"option": self.options[one.option].label, "now": as_text(one.stored), "value": as_text(one.wanted)}
+            for one in differences(self.rows[0])
+            if not one.overridden
+        ]
+
+    def run(self) -> Done:
         """Replace the topic's overrides."""
-        if not override(self.log, self.rows[0].name, form.overrides):
+        if not override(self.log, self.rows[0].name, self.overrides):
             return Done(_("Nothing was changed."))
-        return Done(form.changes or _("It is as the settings say."), self.rows)
+        return Done(self.changes or _("It is as the settings say."), self.rows)
 
 
 class FollowSettings(SetOptions):
     """Take every override of a topic back."""
 
-    name, label = "follow-settings", gettext_lazy("Follow the settings again")
+    name, label = "follow-settings", _("Follow the settings again")
     asks = False
 
     def fits(self) -> bool:
@@ -120,22 +98,32 @@ class FollowSettings(SetOptions):
         return bool(self.rows[0].overridden)
 
 
-class PurgeForm(forms.Form):
-    """Up to which time or offset, and whether messages that a group has not settled are purged too."""
+class Purge(Operation):
+    """Delete a topic's messages before their retention is over."""
+
+    name, label = "purge", _("Purge")
+    explanation = _(
+        "Deletes messages before their retention is over. In each partition, messages that every group has settled are "
+        "deleted, up to the first one that some group has not settled. That one and those behind it are deleted as "
+        "soon as they are settled, or now, if you choose so."
+    )
+    permissions = ("purge_topic",)
+    flag = DELETION
+    dangerous, several, counts = True, False, True
 
     time = MomentField(
-        label=gettext_lazy("Published before"),
-        help_text=gettext_lazy("in this site's time zone, to within some seconds"),
+        label=_("Published before"),
+        help_text=_("in this site's time zone, to within some seconds"),
         required=False,
     )
     through = forms.IntegerField(
-        label=gettext_lazy("or up to offset"),
-        help_text=gettext_lazy("both empty: all present messages"),
+        label=_("or up to offset"),
+        help_text=_("both empty: all present messages"),
         min_value=0,
         max_value=2**63 - 1,
         required=False,
     )
-    unsettled = forms.BooleanField(label=gettext_lazy("Also messages that groups have not settled"), required=False)
+    unsettled = forms.BooleanField(label=_("Also messages that groups have not settled"), required=False)
 
     def clean(self) -> dict[str, Any]:
         """Refuse both a time and an offset."""
@@ -143,38 +131,23 @@ class PurgeForm(forms.Form):
             raise forms.ValidationError(_("Give either an offset or a time."))
         return self.cleaned_data
 
-
-class Purge(Operation):
-    """Delete a topic's messages before their retention is over."""
-
-    name, label = "purge", gettext_lazy("Purge")
-    explanation = gettext_lazy(
-        "Deletes messages before their retention is over. In each partition, messages that every group has settled are "
-        "deleted, up to the first one that some group has not settled. That one and those behind it are deleted as "
-        "soon as they are settled, or now, if you choose so."
-    )
-    permissions = ("purge_topic",)
-    form_class = PurgeForm
-    flag = DELETION
-    dangerous, several, counts = True, False, True
-
     def fits(self) -> bool:
         """Tell whether the topic holds no dead letters, which are discarded instead."""
         return not self.rows[0].name.endswith(DEAD_LETTER_SUFFIX)
 
-    def _through(self, form: Any) -> int | None:
+    def _through(self) -> int | None:
         """Return up to which offset; None: all present messages."""
-        given: int | None = form.cleaned_data["through"]
-        return given if form.cleaned_data["time"] is None else offset_before(self.log, form.cleaned_data["time"])
+        given: int | None = self.cleaned_data["through"]
+        return given if self.cleaned_data["time"] is None else offset_before(self.log, self.cleaned_data["time"])
 
-    def preview(self, form: Any) -> list[str]:
+    def preview(self) -> Sequence[Text]:
         """Count the messages, and those that groups have not settled."""
-        counted = preview(self.log, self.rows[0].name, self._through(form))
-        also_unsettled = form.cleaned_data["unsettled"]
+        counted = preview(self.log, self.rows[0].name, self._through())
+        also_unsettled = self.cleaned_data["unsettled"]
         self.pinned = {"through": counted.through, **({"unsettled": "on"} if also_unsettled else {})}
         self.button = _("Purge up to offset %(offset)s") % {"offset": counted.through}
         about = "≈ " if counted.estimated else ""
-        texts = [
+        texts: list[Text] = [
             about
             + ngettext(
                 "There is %(count)s message up to there.",
@@ -205,10 +178,10 @@ class Purge(Operation):
             )
         return [*texts, _("Dead letters, receipts, scheduled messages and work items stay.")]
 
-    def run(self, form: Any) -> Done:
+    def run(self) -> Done:
         """Purge it, and delete what can be deleted quickly."""
-        name, unsettled = self.rows[0].name, form.cleaned_data["unsettled"]
-        done = purge(self.log, name, through=self._through(form), unsettled=unsettled, timeout=LOCK_TIMEOUT)
+        name, unsettled = self.rows[0].name, self.cleaned_data["unsettled"]
+        done = purge(self.log, name, through=self._through(), unsettled=unsettled, timeout=LOCK_TIMEOUT)
         deleted, more = delete_purged(self.log, name, DELETED_AT_ONCE)
         text = _("Purged up to offset %(offset)d; deleted at once: %(deleted)d.") % {
             "offset": done.through,
@@ -221,4 +194,4 @@ class Purge(Operation):
         return Done(text, self.rows)
 
 
-TOPIC_OPERATIONS = (PauseTopic, ResumeTopic, SetOptions, FollowSettings, Purge)
+TOPIC_OPERATIONS = (Pause, Resume, SetOptions, FollowSettings, Purge)

@@ -8,16 +8,16 @@ from typing import Any
 from django.contrib import admin
 from django.db import models
 from django.http import HttpRequest
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.admin.cells import tag
 from sqlqueue.admin.operation import OperatedAdmin
 from sqlqueue.admin.overview import OverviewRows
-from sqlqueue.admin.topic_operations import TOPIC_OPERATIONS, as_text, option_notes
+from sqlqueue.admin.topic_operations import TOPIC_OPERATIONS, SetOptions, as_text
 from sqlqueue.core.settings import ACKED
 from sqlqueue.log.topic_options import of_settings
 from sqlqueue.models import Topic
+from sqlqueue.operations.topics import pause, resume
 from sqlqueue.stats.changes import change_advice, change_text, progress_text
 from sqlqueue.stats.moments import moment
 from sqlqueue.stats.survey import survey
@@ -36,15 +36,19 @@ class TopicAdmin(OperatedAdmin):
     operations = TOPIC_OPERATIONS
     page_template = "topic"
 
-    @admin.display(description=gettext_lazy("state"))
+    @admin.display(description=_("state"))
     def state(self, topic: Topic) -> str:
         """Show unusual states only."""
         return tag(_("paused")) if topic.paused else ""
 
-    @admin.display(description=gettext_lazy("kept for"))
+    @admin.display(description=_("kept for"))
     def kept(self, topic: Topic) -> str:
         """Show the retention."""
         return as_text(topic.retention)
+
+    def set_paused(self, row: Topic, paused: bool) -> bool:
+        """Let no group read a topic, or let them again."""
+        return (pause if paused else resume)(self.log, row.name)
 
     def page(self, request: HttpRequest, row: Any) -> tuple[object, Mapping[str, Any]]:
         """Return the title, and the topic's options and groups."""
@@ -55,7 +59,7 @@ class TopicAdmin(OperatedAdmin):
             "topic": OverviewRows(request, self.log, stats).topic(found) if found else None,
             "change": _change(found) if found else None,
             "fields": [*fields, *_of_settings(row)],
-            "notes": option_notes(row),
+            "notes": SetOptions(self, request, [row]).notes(),
         }
 
 
@@ -70,7 +74,7 @@ def _change(topic: TopicSurvey) -> dict[str, Any] | None:
     }
 
 
-def _of_settings(topic: Topic) -> Iterator[tuple[str, str]]:
+def _of_settings(topic: Topic) -> Iterator[tuple[object, object]]:
     """Yield the names and values of what this site's settings alone say, beyond the defaults."""
     options = of_settings(topic.name)
     if options.retention_from == ACKED and topic.retention is not None:
@@ -88,5 +92,5 @@ def _shown(field: models.Field[Any, Any], topic: Topic) -> str:
     if isinstance(field, models.DateTimeField):
         return moment(value)
     if isinstance(value, bool):
-        return _("yes") if value else _("no")
+        return str(_("yes") if value else _("no"))
     return "–" if value in (None, "") else str(value)

@@ -9,6 +9,7 @@ from django.urls import reverse
 
 from sqlqueue import publish
 from sqlqueue.models import Message, ScheduledMessage
+from tests.admin.operating import operation
 
 pytestmark = pytest.mark.django_db
 
@@ -88,7 +89,7 @@ def test_json_and_what_is_not_there_have_no_bytes(admin_client: Client, model: s
 
 def test_a_scheduled_message_of_bytes_can_be_edited_but_for_its_bytes(admin_client: Client) -> None:
     row = scheduled(b"\x00\xff", content_type="a/b", expires=60)
-    url = reverse("admin:sqlqueue_scheduledmessage_change", args=[row.pk])
+    url = operation("scheduledmessage", "correct", row.pk)
     values = {"at": "2030-01-01T00:00:00", "topic": "t", "key": "k", "id": "i", "priority": "0", "group": ""}
     assert admin_client.post(url, values, follow=True).status_code == 200
     row.refresh_from_db()

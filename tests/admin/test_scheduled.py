@@ -16,11 +16,11 @@ from django.utils import timezone
 from django.utils.timezone import localtime
 
 from sqlqueue import publish
-from sqlqueue.admin import scheduled_form
+from sqlqueue.admin import scheduled_messages, scheduled_operations
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.operations.edit_scheduled import run_now
-from tests.admin.operating import operation
+from tests.admin.operating import operate, operation
 from tests.admin.stage import EVIL
 from tests.logs import LOG
 
@@ -44,11 +44,15 @@ def address(message: ScheduledMessage) -> str:
     return reverse("admin:sqlqueue_scheduledmessage_change", args=[message.pk])
 
 
+def correction(message: ScheduledMessage) -> str:
+    return operation("scheduledmessage", "correct", message.pk)
+
+
 def values(client: Client, message: ScheduledMessage) -> dict[str, str]:
     """Return what the page's form would send as a browser does: with its own line ends."""
     page = client.get(address(message))
     assert page.status_code == 200
-    form = page.context["form"]
+    form = page.context["forms"]["Values"]["form"]
     found = {}
     for field in form:
         value = field.value()
@@ -58,7 +62,7 @@ def values(client: Client, message: ScheduledMessage) -> dict[str, str]:
 
 
 def save(client: Client, message: ScheduledMessage, **changes: Any) -> str:
-    answer = client.post(address(message), {**values(client, message), **changes}, follow=True)
+    answer = operate(client, correction(message), **{**values(client, message), **changes})
     assert answer.status_code == 200
     return markup.unescape(answer.content.decode())
 
@@ -110,7 +114,7 @@ def test_a_due_time_in_the_hour_that_comes_twice_stays_unless_it_is_changed(
 
 @pytest.mark.parametrize("text", ['{"a": 1e5}', '{"a": 0.10}', '{"a": 123456789.123456789123}'])
 def test_numbers_are_shown_as_they_are_stored(text: str) -> None:
-    assert scheduled_form.readable(text) == text
+    assert scheduled_operations.readable(text) == text
 
 
 @pytest.mark.parametrize(
@@ -141,13 +145,13 @@ def test_one_that_has_entered_the_log_meanwhile_is_told(admin_client: Client) ->
     given = values(admin_client, made)
     run_now(LOG, [made.pk])
     move_due(LOG)
-    page = admin_client.post(address(made), {**given, "priority": "1"}, follow=True).content.decode()
+    page = operate(admin_client, correction(made), **{**given, "priority": "1"}).content.decode()
     assert f"Message {made.pk} is not scheduled any more: it has entered the log, or was taken back." in page
     assert Message.objects.get().priority == 0
 
 
 def test_what_is_too_long_to_be_edited_is_left_as_it_is(admin_client: Client, monkeypatch: Any) -> None:
-    monkeypatch.setattr(scheduled_form, "MOST_EDITED", 20)
+    monkeypatch.setattr(scheduled_messages, "MOST_EDITED", 20)
     made = later("x" * 100, headers={"h": 1})
     before = ScheduledMessage.objects.values().get()
     page = save(admin_client, made, priority="1", payload_json="1", headers="{}")
@@ -198,7 +202,7 @@ def test_who_may_only_look_changes_nothing(staff: Callable[..., Client]) -> None
     page = guest.get(address(made)).content.decode()
     assert 'type="submit"' not in page.split('id="content-main"')[1]
     assert json.dumps({"a": 1}, indent=2) in markup.unescape(page)
-    assert guest.post(address(made), {**given, "priority": "1"}).status_code == 403
+    assert guest.post(correction(made), {**given, "priority": "1"}).status_code == 403
     for name in ("run-now", "take-back"):
         order = operation("scheduledmessage", name)
         for client in (guest, staff("change_scheduledmessage", "delete_scheduledmessage")):
@@ -211,5 +215,5 @@ def test_who_may_only_look_changes_nothing(staff: Callable[..., Client]) -> None
 def test_no_change_without_the_csrf_token(staff: Callable[..., Client]) -> None:
     made = later()
     given = values(staff(*CHANGE), made)
-    assert staff(*CHANGE, csrf=True).post(address(made), {**given, "priority": "1"}).status_code == 403
+    assert staff(*CHANGE, csrf=True).post(correction(made), {**given, "priority": "1"}).status_code == 403
     assert ScheduledMessage.objects.get().priority == 0

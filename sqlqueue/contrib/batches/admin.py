@@ -41,7 +41,7 @@ class Retry(Operation):
         status = self.rows[0].status
         return bool(status.failed or (status.failed_at and not status.succeeded_at))
 
-    def run(self, form: Any) -> Done:
+    def run(self) -> Done:
         """Replay them."""
         count = retry_failed(self.rows[0].pk)
         text = ngettext(
@@ -62,7 +62,7 @@ class Cancel(Operation):
         """Tell whether it may still end otherwise."""
         return not self.rows[0].over
 
-    def run(self, form: Any) -> Done:
+    def run(self) -> Done:
         """Cancel it."""
         if not cancel_batch(self.rows[0].pk):
             return Done(_("There was nothing left to cancel."))

@@ -75,8 +75,9 @@ def change(kind: str) -> Callable[[Change], Callable[..., None]]:
 
 
 @change(ASSIGNED)
-def assign(item: WorkItem, by: str, to: str) -> dict[str, Any]:
-    """Give an item, or its review, to a user."""
+def assign(item: WorkItem, by: str, to: str | None = None) -> dict[str, Any]:
+    """Give an item, or its review, to a user (None: to oneself)."""
+    to = by if to is None else to
     if item.state == REVIEW and to == item.author:
         raise InvalidMessage("another person than its author has to review it")
     return {"assignee": to, "deferred_until": None}

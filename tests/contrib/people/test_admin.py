@@ -17,8 +17,7 @@ from django.utils import timezone
 
 from sqlqueue import publish
 from sqlqueue.contrib.people import work, work_on
-from sqlqueue.contrib.people.admin import other_pages, work_items
-from sqlqueue.contrib.people.admin.forms import DecisionForm
+from sqlqueue.contrib.people.admin import operations, work_items
 from sqlqueue.contrib.people.models import WorkItem, WorkItemEvent
 from sqlqueue.models import Message
 from tests.admin.test_overview import page, words
@@ -107,9 +106,17 @@ def url(item: WorkItem) -> str:
     return f"{LIST}{item.pk}/change/"
 
 
-def do(client: Client, item: WorkItem, deed: str, **values: Any) -> Any:
-    version = WorkItem.objects.get(pk=item.pk).version
-    return client.post(url(item), {"deed": deed, "version": version, **values})
+def operation(item: WorkItem, name: str, version: object) -> str:
+    return f"{LIST}{item.pk}/operation/{name}/?version={version}"
+
+
+def do(client: Client, item: WorkItem, name: str, **values: Any) -> Any:
+    return client.post(operation(item, name, WorkItem.objects.get(pk=item.pk).version), values)
+
+
+def decision(client: Client, item: WorkItem) -> Any:
+    """Return the form in which an item is decided."""
+    return client.get(url(item)).context["forms"]["Decide"]["form"]
 
 
 def name_of(client: Client) -> str:
@@ -117,7 +124,7 @@ def name_of(client: Client) -> str:
 
 
 def buttons(html: str) -> list[str]:
-    return re.findall(r'name="deed" value="([^"]+)"', html)
+    return re.findall(r'formaction="[^"]*/operation/([^/]+)/', html)
 
 
 def test_a_whole_case(staff: Staff) -> None:
@@ -168,7 +175,7 @@ def test_the_pages_of_an_item_and_of_its_message_lead_to_each_other(staff: Staff
 
 
 def test_a_message_says_that_there_are_more_items(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(other_pages, "MOST_ITEMS", 1)
+    monkeypatch.setattr(work_items, "MOST_ITEMS", 1)
     offset = publish("plain", 1).offset
     older, newer = item_of(message_offset=offset), item_of(message_offset=offset, fencing_token=2)
     html = page(admin_client, f"/admin/sqlqueue/message/{offset}/change/")
@@ -180,9 +187,9 @@ def test_a_message_says_that_there_are_more_items(admin_client: Client, monkeypa
 def test_two_people_on_one_page_do_not_decide_twice(staff: Staff) -> None:
     one, other = staff("work_on_workitem"), staff("work_on_workitem")
     item = item_of()
-    old = {"deed": "finish", "version": 0, "payload": "1"}
-    assert one.post(url(item), old).status_code == 302
-    answer = other.post(url(item), {**old, "payload": "2"})
+    seen = operation(item, "finish", 0)
+    assert one.post(seen, {"payload": "1"}).status_code == 302
+    answer = other.post(seen, {"payload": "2"})
     assert answer.status_code == 200
     assert "has been changed meanwhile" in answer.content.decode()
     assert [message.payload for message in Message.objects.all()] == [1]
@@ -190,8 +197,10 @@ def test_two_people_on_one_page_do_not_decide_twice(staff: Staff) -> None:
 
 
 class TestForms:
-    def test_the_fields_are_those_of_the_decisions_type_filled_from_payload_and_handler(self) -> None:
-        form = DecisionForm(item_of("refunds", form={"amount": 12.5}))
+    def test_the_fields_are_those_of_the_decisions_type_filled_from_payload_and_handler(
+        self, admin_client: Client
+    ) -> None:
+        form = decision(admin_client, item_of("refunds", form={"amount": 12.5}))
         assert list(form.fields) == [
             *(f"field-{name}" for name in ("number", "amount", "approved", "how", "paid_on", "lines", "note")),
             "reviewer",
@@ -204,11 +213,11 @@ class TestForms:
         required = [name for name, field in form.fields.items() if field.required]
         assert required == ["field-number", "field-amount", "field-how"]
 
-    def test_without_one_they_are_those_of_its_own_topic(self) -> None:
-        assert list(DecisionForm(item_of("typed")).fields)[:2] == ["field-number", "field-amount"]
+    def test_without_one_they_are_those_of_its_own_topic(self, admin_client: Client) -> None:
+        assert list(decision(admin_client, item_of("typed")).fields)[:2] == ["field-number", "field-amount"]
 
-    def test_without_any_it_is_json_that_begins_with_the_payload(self, staff: Staff) -> None:
-        form = DecisionForm(item_of(form={"amount": 5}))
+    def test_without_any_it_is_json_that_begins_with_the_payload(self, admin_client: Client, staff: Staff) -> None:
+        form = decision(admin_client, item_of(form={"amount": 5}))
         assert form.fields["payload"].initial == {"number": "r-1", "amount": 5}
         html = page(staff("work_on_workitem"), url(item_of(payload="text", form=None)))
         assert re.search(r'<textarea name="payload"[^>]*>\s*&quot;text&quot;</textarea>', html)
@@ -233,7 +242,7 @@ class TestForms:
     def test_what_is_not_touched_is_decided_as_it_was(self, admin_client: Client) -> None:
         given = {"text": "a\nb", "empty": "", "lines": [], "level": 2, "nothing": None, "how": "bank", "sure": None}
         item = item_of("odd", payload=given)
-        fields = DecisionForm(item)
+        fields = decision(admin_client, item)
         sent = {name: fields[name].value() for name in fields.fields if name not in ("reviewer", "comment")}
         assert isinstance(fields.fields["field-text"].widget, Textarea), "an input has no lines"
         sent = {name: value for name, value in sent.items() if value is not None}
@@ -354,23 +363,23 @@ class TestPermissions:
 
     def test_the_permission_is_that_for_the_item_as_it_is(self, staff: Staff, monkeypatch: pytest.MonkeyPatch) -> None:
         """A guess of the next version, and the boss who assigns the item after its permission was looked at."""
-        item, client, plain = item_of(), staff("work_on_workitem"), work_items.permitted
+        item, client, plain = item_of(), staff("work_on_workitem"), operations.may_on
 
-        def permitted(*given: Any) -> bool:
+        def may_on(*given: Any) -> bool:
             found = plain(*given)
             if not WorkItem.objects.get().assignee:
                 work.assign(item.pk, 0, "boss", "zoe")
             return found
 
-        monkeypatch.setattr(work_items, "permitted", permitted)
-        client.post(url(item), {"deed": "take", "version": 1})
+        monkeypatch.setattr(operations, "may_on", may_on)
+        client.post(operation(item, "take", 1))
         assert WorkItem.objects.get().assignee == "zoe"
 
-    @pytest.mark.parametrize(
-        "given", [{}, {"deed": "burn", "version": 0}, {"deed": "take"}, {"deed": "take", "version": "-1"}]
-    )
-    def test_a_request_that_is_none_is_refused(self, admin_client: Client, given: dict[str, Any]) -> None:
-        assert admin_client.post(url(item_of()), given).status_code == 400
+    @pytest.mark.parametrize(("name", "version", "status"), [("burn", 0, 404), ("take", "", 400), ("take", -1, 400)])
+    def test_a_request_that_is_none_is_refused(
+        self, admin_client: Client, name: str, version: object, status: int
+    ) -> None:
+        assert admin_client.post(operation(item_of(), name, version)).status_code == status
 
     @pytest.mark.parametrize("address", ["0", "abc", "9" * 30])
     def test_an_item_that_is_not_there(self, admin_client: Client, address: str) -> None:

@@ -1,29 +1,24 @@
-"""The forms of a work item's page. That of the decision has the fields of a payload type."""
+"""Form fields of people's work: a user, JSON, and the fields of a payload type."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.admin.cells import editable
-from sqlqueue.admin.times import MomentField
-from sqlqueue.contrib.people.admin.permissions import REVIEW, WORK, user_named
+from sqlqueue.contrib.people.admin.permissions import user_named
 from sqlqueue.contrib.people.models import USER_LENGTH, WorkItem
 from sqlqueue.contrib.people.topics import topic_options
-from sqlqueue.contrib.people.work import COMMENT_LENGTH
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
-from sqlqueue.exceptions import ConfigurationError, PayloadMismatch
+from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.payloads.topic_types import type_of
 
-PREFIX = "field-"  # of the names of a payload type's fields: they may be called as the form's own
 UNTYPED = {"title", "description", "default"}  # what the schema of any JSON may have
-WHOLE = "payload"  # the field for a decision that no payload type describes
 
 
 class UserField(forms.CharField):
@@ -82,91 +77,9 @@ class LinesField(forms.CharField):
         return found.replace("\r\n", "\n") if isinstance(found, str) else found
 
 
-class CommentForm(forms.Form):
-    """The comment to what is done with an item. needed: it cannot be left out."""
-
-    needed: ClassVar[bool] = False
-
-    comment = forms.CharField(
-        label=gettext_lazy("Comment"),
-        max_length=COMMENT_LENGTH,
-        required=False,
-        widget=forms.Textarea({"rows": 3}),
-    )
-
-    def __init__(self, item: WorkItem, data: Mapping[str, Any] | None = None, **options: Any) -> None:
-        super().__init__(data, **options)
-        self.fields["comment"].required = self.needed
-
-
-class NeededCommentForm(CommentForm):
-    """A comment that is needed."""
-
-    needed = True
-
-
-class AssignForm(CommentForm):
-    """To give an item, or its review, to another user."""
-
-    def __init__(self, item: WorkItem, data: Mapping[str, Any] | None = None, **options: Any) -> None:
-        super().__init__(item, data, **options)
-        codenames = (REVIEW,) if item.state == "review" else (WORK,)
-        user = UserField(item, codenames, label=gettext_lazy("User"), help_text=gettext_lazy("The user's name."))
-        self.fields = {"user": user, **self.fields}
-
-
-class LaterForm(CommentForm):
-    """Until when an item is put off."""
-
-    until = MomentField(label=gettext_lazy("Until"), help_text=gettext_lazy("in this site's time zone"))
-    field_order = ("until", "comment")
-
-
-class DecisionForm(CommentForm):
-    """What is decided. Its fields are those of the payload type of the topic of decisions, or else of the item's own
-    topic; without one it is JSON. It begins with the payload, over which go the values that the handler has filled in,
-    or with what was submitted last."""
-
-    def __init__(self, item: WorkItem, data: Mapping[str, Any] | None = None, **options: Any) -> None:
-        super().__init__(item, data, **options)
-        self._kind = _type(item)
-        values = _values(item)
-        own: dict[str, forms.Field] = {}
-        self._needed: set[str] = set()
-        if self._kind is not None:
-            own, self._needed = _fields(self._kind.schema(), values)
-        self._names = list(own)
-        if not own:
-            start = item.result if item.result is not None else values or item.payload
-            own[WHOLE] = JSONTextField(label=gettext_lazy("Decision"), initial=start, required=False)
-        reviewer = UserField(
-            item,
-            (REVIEW,),
-            label=gettext_lazy("Reviewer"),
-            required=False,
-            help_text=gettext_lazy("Whom to ask for a review; empty: any reviewer."),
-        )
-        named = {PREFIX + name if name != WHOLE or self._names else name: field for name, field in own.items()}
-        self.fields = {**named, "reviewer": reviewer, **self.fields}
-
-    def clean(self) -> dict[str, Any]:
-        """Add the result: the decision, as JSON has it, without what was left empty and is not required. Refuse one
-        that does not fit the payload type."""
-        cleaned = self.cleaned_data
-        if self.errors:
-            return cleaned
-        values = {name: cleaned[PREFIX + name] for name in self._names}
-        result = {name: value for name, value in values.items() if value not in (None, "") or name in self._needed}
-        cleaned["result"] = result if self._names else cleaned[WHOLE]
-        if self._kind is not None:
-            try:
-                self._kind.convert(cleaned["result"])
-            except PayloadMismatch as error:
-                raise ValidationError(str(error)) from None
-        return cleaned
-
-
-def _type(item: WorkItem) -> Any:
+def decision_type(item: WorkItem) -> Any:
+    """Return the payload type of what is decided: of the topic of decisions, or else of
+    the item's own; None without one."""
     decisions = topic_options(item.topic).decisions
     for topic in filter(None, (decisions, item.topic, item.topic.removesuffix(DEAD_LETTER_SUFFIX))):
         try:
@@ -178,14 +91,16 @@ def _type(item: WorkItem) -> Any:
     return None
 
 
-def _values(item: WorkItem) -> dict[str, Any]:
+def decision_values(item: WorkItem) -> dict[str, Any]:
+    """Return what a decision begins with: the payload, over which go the values that the handler has filled
+    in, or what was submitted last."""
     if isinstance(item.result, dict):
         return item.result
     given = [values for values in (item.payload, item.form) if isinstance(values, dict)]
     return {name: value for values in given for name, value in values.items()}
 
 
-def _fields(schema: dict[str, Any], values: Mapping[str, Any]) -> tuple[dict[str, forms.Field], set[str]]:
+def fields_of(schema: dict[str, Any], values: Mapping[str, Any]) -> tuple[dict[str, forms.Field], set[str]]:
     """Return a form field for each property of a JSON Schema (none if it describes no object), filled with these values
     or else with its default, and the properties that no object may lack."""
     inner = schema.get("$defs", {})

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.contrib.auth import get_user_model
-from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest
 
 from sqlqueue.contrib.people.topics import topics
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
@@ -41,15 +39,14 @@ def _with_teams(fit: Callable[[Sequence[str]], bool]) -> list[str]:
     return found + [topic for topic in dead if topic not in topics()]
 
 
+def sees_items(user: Any) -> bool:
+    """Tell whether the user may see items at all."""
+    return any(user.has_perm(f"sqlqueue_people.{one}") for one in SEEN_BY)
+
+
 def may_on(user: Any, topic: str, *codenames: str) -> bool:
     """Tell whether the user has one of these permissions, and belongs to a team of the topic, if it has any."""
     return any(user.has_perm(f"sqlqueue_people.{one}") for one in codenames) and topic not in closed_topics(user)
-
-
-def require_on(request: HttpRequest, topic: str, *codenames: str) -> None:
-    """Raise PermissionDenied unless the user has one of these permissions for a topic."""
-    if not may_on(request.user, topic, *codenames):
-        raise PermissionDenied
 
 
 def user_named(name: str, topic: str, *codenames: str) -> Any | None:
