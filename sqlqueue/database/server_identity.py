@@ -233,3 +233,15 @@ class ServerIdentity:
         if self._session is None:
             self._session = session_of_connection(self.log)
         return self._session
+
+
+def select(
+    log: Log, text: str, values: Sequence[object], server: ServerIdentity | None, columns: int, at: int
+) -> Sequence[Any]:
+    """Return a statement's rows, those of this server alone if one is given: see ServerIdentity.select()."""
+    if server is not None and server.identity:
+        if "ORDER BY" in text and " UNION ALL " not in text:
+            text = log.dialect.branch.format(text)
+        return server.select(text, values, columns, at)
+    rows: Sequence[Any] = log.execute(text, values).fetchall()
+    return rows

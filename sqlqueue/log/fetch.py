@@ -1,8 +1,8 @@
-"""Fetch: reads only. One query for many partitions; an idle poll takes as many queries however many there are."""
+"""Fetch: reads of the log's end and of what is behind an offset. Reads only: one query for many partitions; an idle
+poll takes as many queries however many there are."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -14,9 +14,8 @@ from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.core.settle_plan import FetchedMessage
 from sqlqueue.database.horizon import SHARED
 from sqlqueue.database.log import Log
-from sqlqueue.database.server_identity import ServerIdentity, proof_column
-from sqlqueue.log.portions import LEFT, MESSAGE, light, message_of, portions, withheld, withholding
-from sqlqueue.log.proof import select
+from sqlqueue.database.server_identity import ServerIdentity, proof_column, select
+from sqlqueue.log.messages import MESSAGE, light, messages_of, portions, withheld, withholding
 from sqlqueue.models.request import ACTIVE
 
 STREAMS_OF_ONE_FETCH = 32
@@ -56,6 +55,17 @@ CHANGED = """
     WHERE topic = %s AND consumer_group = %s AND "partition" = %s AND priority = %s AND message_offset IN ({marks})
     AND in_flight = 0 AND (acked <> {false} OR invisible_until <= {now})
 """
+# Whether there is a message above an offset. Index: (topic, partition, priority, offset).
+ABOVE = 'SELECT %s, "offset" FROM sqlqueue_message{by_stream} WHERE {beyond} ORDER BY {ascending} LIMIT 1'
+# Whole messages of all partitions above an offset, and beside each in how many seconds the next scheduled message is
+# due. Index: the primary key.
+NEWEST = """
+    SELECT {columns}, topic, "partition", priority,
+    (SELECT {due_in} FROM sqlqueue_scheduled_message WHERE refused = {false} ORDER BY due_at LIMIT 1)
+    FROM sqlqueue_message{by_offset} WHERE "offset" > %s ORDER BY "offset" LIMIT %s
+"""
+DUE_IN = MESSAGE + 3  # its last column
+HEAVY = 16_384  # bytes of one of the newest messages beyond which its content is not given
 INDEX = itemgetter(-1)  # of the read, behind its columns
 FETCHED = MESSAGE + 1  # those of FETCH and LOOK
 
@@ -99,12 +109,8 @@ def fetch(log: Log, reads: Sequence[tuple[PartitionRef, Read]], server: ServerId
     there are messages heavier than what a read may bring of each."""
     found = [Found([], []) for _ in reads]
     columns = withholding(log.dialect)
-    new = tuple.__new__
     for index, run in runs(log, reads, columns, [one.seen for one in found], server):
-        moment = time.monotonic()
-        found[index].messages.extend(
-            [new(FetchedMessage, row[:-1]) if row[LEFT] is None else message_of(row[:-1], moment) for row in run]
-        )
+        found[index].messages.extend(messages_of(run))
     heavy = [index for index, one in enumerate(found) if withheld(one.messages)]
     if heavy:
         taken = portions(log, [(found[index].messages, reads[index][1].size) for index in heavy], server)
@@ -174,3 +180,51 @@ def changed(
             values += (ref.topic, ref.group, ref.partition, ref.priority, *offsets)
         found.update(map(tuple, select(log, " UNION ALL ".join(texts), values, server, 3, 0)))
     return found
+
+
+def beyond(log: Log, streams: Mapping[PartitionRef, int], through: int | None = None) -> list[PartitionRef]:
+    """Return those partitions that have messages above their offset, and up to `through`. One statement for every 32
+    partitions."""
+    found: list[PartitionRef] = []
+    syntax = log.dialect
+    branch = syntax.branch.format(ABOVE if through is None else ABOVE.replace("{beyond}", "{within}"))
+    high = () if through is None else (through,)
+    known = list(streams.items())
+    for start in range(0, len(known), STREAMS_OF_ONE_FETCH):
+        some = known[start : start + STREAMS_OF_ONE_FETCH]
+        values: list[object] = []
+        for index, (at, offset) in enumerate(some):
+            values += (index, *syntax.range_values(at.topic, at.partition, at.priority, offset, *high))
+        rows = log.execute(" UNION ALL ".join([branch] * len(some)), values).fetchall()
+        found += [some[index][0] for index, _ in rows]
+    return found
+
+
+class Newest(NamedTuple):
+    """What one snapshot has above an offset. messages: by (topic, partition, priority), ascending, those that are heavy
+    without their payload; total: of all; last: the highest of their offsets; due_in: see Head. They are all that there
+    is, unless total is what was asked for."""
+
+    messages: dict[tuple[str, int, int], list[FetchedMessage]]
+    total: int
+    last: int
+    due_in: float | None
+
+
+def read_newest(log: Log, above: int, most: int, server: ServerIdentity | None = None) -> Newest:
+    """Return the lowest messages of the whole log above an offset, `most` of them at most: one statement for a consumer
+    that keeps up with the log, and owns most of it.
+
+    server: whose answer is wanted. Raises ServerChanged or SessionReplaced if another one has answered, or may have.
+    """
+    columns = withholding(log.dialect)
+    text = NEWEST.replace("{columns}", columns).replace("{due_in}", log.dialect.remaining("due_at"))
+    values = (*[HEAVY] * columns.count("%s"), above, most)
+    rows = select(log, text, values, server, DUE_IN + 1, 0)
+    messages: dict[tuple[str, int, int], list[FetchedMessage]] = {}
+    for row, message in zip(rows, messages_of(rows)):
+        messages.setdefault(row[MESSAGE:DUE_IN], []).append(message)
+    if not rows:
+        return Newest(messages, 0, above, None)
+    due_in = rows[-1][DUE_IN]
+    return Newest(messages, len(rows), rows[-1][0], None if due_in is None else float(due_in))

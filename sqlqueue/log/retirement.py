@@ -12,8 +12,8 @@ from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.log import Log
 from sqlqueue.log import layouts
+from sqlqueue.log.fetch import beyond
 from sqlqueue.log.groups import lock_topic
-from sqlqueue.log.streams import beyond
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, EpochEnd, Offset, PartitionLease, Topic
 
 CHUNK = 500  # leases

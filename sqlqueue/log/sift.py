@@ -17,7 +17,7 @@ from sqlqueue.database.dialects import Dialect
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.log.fetch import runs
-from sqlqueue.log.portions import LAST, MESSAGE, Portion, load_portions, portions, withheld, withholding
+from sqlqueue.log.messages import LAST, MESSAGE, Portion, light, messages_at, portions, withheld, withholding
 
 # What has to be known of every message, in the order of its columns, and what only some filters look at.
 THIN = '"offset", partition_key, {id}, {payload}, {headers}, NULL, target_group, NULL, NULL, {body}, NULL'
@@ -39,7 +39,7 @@ def sift(log: Log, reads: Sequence[tuple[PartitionRef, Read]], server: ServerIde
         assert read.sift is not None
         matching.append([row[0] for row in read.sift.select(some)])
     asked = [(offsets, read.size) for offsets, (_, read) in zip(matching, reads)]
-    taken = load_portions(log, asked, server)
+    taken = _load(log, asked, server)
     return [
         _found(seen[index], rows[index], matching[index], portion, filled.get(index))
         for index, portion in enumerate(taken)
@@ -87,3 +87,26 @@ def _found(
         return Found(seen, portion.messages, left_out, portion.gone, portion.cut)
     gone = sorted([*portion.gone, *(offset for offset in filled.gone if offset < end)])
     return Found(seen, portion.messages, left_out, gone, portion.cut or filled.cut)
+
+
+def _load(log: Log, asked: Sequence[tuple[Sequence[int], int | None]], server: ServerIdentity | None) -> list[Portion]:
+    """Return the messages at each of these lists of ascending offsets, as many as have so many bytes together."""
+    offsets = [offset for some, _ in asked for offset in some]
+    total = None if any(size is None for _, size in asked) else sum(size or 0 for _, size in asked)
+    found = messages_at(log, withholding(log.dialect), light(total, len(offsets)), offsets, server)
+    lists = [([found[offset] for offset in some if offset in found], size) for some, size in asked]
+    if any(withheld(messages) for messages, _ in lists):
+        taken = portions(log, lists, server)
+    else:
+        taken = [Portion(messages, [], False) for messages, _ in lists]
+    return [
+        portion._replace(gone=_gone(some, messages, portion))
+        for (some, _), (messages, _), portion in zip(asked, lists, taken)
+    ]
+
+
+def _gone(asked: Sequence[int], found: Sequence[FetchedMessage], portion: Portion) -> list[int]:
+    """Return the asked offsets without a message, of those that the portion has looked at."""
+    read = {message.offset for message in portion.messages}
+    end = found[len(portion.messages) + len(portion.gone)].offset if portion.cut else LAST
+    return [offset for offset in asked if offset < end and offset not in read]

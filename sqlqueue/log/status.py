@@ -12,8 +12,8 @@ from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.log import Log
 from sqlqueue.log import layouts
+from sqlqueue.log.fetch import beyond
 from sqlqueue.log.groups import registered
-from sqlqueue.log.streams import beyond
 from sqlqueue.log.succession import unfinished
 from sqlqueue.models import ConsumerGroup, Message, Offset, ScheduledMessage, Topic
 

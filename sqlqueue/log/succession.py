@@ -14,7 +14,7 @@ from sqlqueue.core.epochs import Epoch, feeders, numbers_of, startable
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.database.log import Log
 from sqlqueue.log import layouts
-from sqlqueue.log.streams import beyond
+from sqlqueue.log.fetch import beyond
 from sqlqueue.models import ConsumerGroup, Offset, PartitionLease, Topic
 from sqlqueue.models.partition_lease import WAITS
 

@@ -102,7 +102,7 @@ def _fetch(partitions: int) -> None:
 
 
 def _fetch_bare(partitions: int) -> None:
-    from sqlqueue.log.portions import whole
+    from sqlqueue.log.messages import whole
 
     syntax = LOG.dialect
     text = ROWS.replace("{columns}", whole(syntax))

@@ -19,8 +19,8 @@ from sqlqueue.database.horizon import highest_offset
 from sqlqueue.database.log import Log
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import groups
-from sqlqueue.log import portions as portions_module
-from sqlqueue.log.loading import Asked
+from sqlqueue.log import messages as messages_module
+from sqlqueue.log.messages import Asked
 from sqlqueue.models import Activity, BlockedRange, DeliveryState, Message, Offset, PartitionLease
 from sqlqueue.operations.republish import republish
 from sqlqueue.stats.throughput import add
@@ -375,7 +375,7 @@ def test_what_is_replayed_rescheduled_or_expired_passes_the_filter_too(consuming
 def test_where_it_leaves_out_nearly_all_only_what_matches_is_read_whole(
     consuming: Consuming, monkeypatch: pytest.MonkeyPatch, where: dict[str, Any], needs_payload: bool
 ) -> None:
-    monkeypatch.setattr(portions_module, "WHOLE_AT_ONCE", 1)
+    monkeypatch.setattr(messages_module, "WHOLE_AT_ONCE", 1)
     rare = [150, 199]
     publish_many(
         "t",

@@ -20,8 +20,8 @@ from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Read
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.server_identity import ServerIdentity
+from sqlqueue.log.fetch import HEAVY
 from sqlqueue.log.groups import register
-from sqlqueue.log.newest import HEAVY
 from sqlqueue.models import Message, Offset, PartitionLease
 from tests.consumers.test_many_subscribers import publish_behind_a_gap
 from tests.consumers.test_pace import counted

@@ -14,7 +14,7 @@ from sqlqueue.core.keys import partition_of
 from sqlqueue.database.log import Log
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import acquire
-from sqlqueue.log import blocked_ranges, fetch, notifier, settle, status, streams
+from sqlqueue.log import blocked_ranges, fetch, notifier, settle, status
 from sqlqueue.log.groups import register
 from sqlqueue.models import BlockedRange, DeliveryState, Message, PartitionLease, Receipt
 from sqlqueue.operations.reschedule import Changed, acknowledge, reschedule
@@ -47,7 +47,6 @@ def offsets_of(number: int) -> list[int]:
         (blocked_ranges, "AT_ONCE"),
         (blocked_ranges, "CHUNK"),
         (settle, "CHUNK"),
-        (streams, "STREAMS_OF_ONE_FETCH"),
         (releases, "RELEASED_AT_ONCE"),
         (throttle, "MOST"),
     ],

@@ -57,8 +57,7 @@ from sqlqueue.core.settle_plan import (
     StoredRow,
 )
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.log.fetch import Head
-from sqlqueue.log.newest import Newest
+from sqlqueue.log.fetch import Head, Newest
 from tests.core.choosing import Choice
 from tests.core.weighing import fitting
 from tests.logs import LOG

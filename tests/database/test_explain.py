@@ -22,14 +22,12 @@ from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import acked_marks, groups, unique_messages
 from sqlqueue.log.collect import FIRST, OLDEST, collect, released, report_absent
-from sqlqueue.log.fetch import FETCH, FETCH_TO, LOOK, POLL_HEAD, REQUESTED, SCAN, WATCH
-from sqlqueue.log.newest import NEWEST
-from sqlqueue.log.portions import SIZES, WHOLE
+from sqlqueue.log.fetch import ABOVE, FETCH, FETCH_TO, LOOK, NEWEST, POLL_HEAD, REQUESTED, SCAN, WATCH
+from sqlqueue.log.messages import SIZES, WHOLE
 from sqlqueue.log.publish import NewMessage
 from sqlqueue.log.retirement import retire
 from sqlqueue.log.schedule import move_due
 from sqlqueue.log.seek import offset_before
-from sqlqueue.log.streams import ABOVE
 from sqlqueue.log.succession import leased
 from sqlqueue.models import (
     AckedMark,

@@ -9,8 +9,8 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue import NewMessage, publish_many
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import StoredRow
-from sqlqueue.log import loading
-from sqlqueue.log.loading import Asked, gather, load
+from sqlqueue.log import messages
+from sqlqueue.log.messages import Asked, gather, load
 from sqlqueue.models import Message
 from tests.factories import DeliveryStateFactory
 from tests.logs import LOG
@@ -80,7 +80,7 @@ def test_groups_that_ask_for_the_same_messages_get_their_own_rows(read: Any, off
 def test_a_statement_has_a_bound(
     read: Any, bound: str, offsets: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, bound, 2)
+    monkeypatch.setattr(messages, bound, 2)
     with CaptureQueriesContext(connection) as statements:
         found = read(LOG, asked(offsets, "g", 1))
     assert len(statements) == 2

@@ -22,7 +22,7 @@ from sqlqueue.log import groups
 from sqlqueue.log import settle as settle_module
 from sqlqueue.log.atomic import settle_execution
 from sqlqueue.log.fetch import fetch
-from sqlqueue.log.loading import Asked, load
+from sqlqueue.log.messages import Asked, load
 from sqlqueue.log.settle import settle
 from sqlqueue.models import DeliveryState, Message, Offset, Receipt
 from tests.logs import LOG

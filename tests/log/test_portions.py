@@ -10,9 +10,9 @@ from sqlqueue import NewMessage, publish_many
 from sqlqueue.core.filters import Filter
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.partition.window import Found, Read
-from sqlqueue.log import portions as portions_module
+from sqlqueue.log import messages as messages_module
 from sqlqueue.log.fetch import fetch
-from sqlqueue.log.loading import Asked, gather
+from sqlqueue.log.messages import Asked, gather
 from sqlqueue.log.sift import sift
 from sqlqueue.models import Message
 from tests.logs import LOG
@@ -68,7 +68,7 @@ def test_a_read_brings_what_fits_and_says_that_there_is_more() -> None:
 
 
 def test_more_heavy_messages_than_are_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(portions_module, "SIZED_AT_ONCE", 1)
+    monkeypatch.setattr(messages_module, "SIZED_AT_ONCE", 1)
     steps = walked(lambda start: fetch(LOG, [(REF, Read(start, len(CONTENTS), size=SIZE))])[0])
     assert [message[:10] for step in steps for message in step.messages] == everything()
     heavy = [sum(message.size > SIZE // len(CONTENTS) for message in step.messages) for step in steps]
@@ -105,13 +105,13 @@ def test_the_partitions_of_one_read_keep_within_their_own_bytes(settings: Any) -
 
 def test_what_is_deleted_before_it_is_read_by_itself_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     heavy = list(Message.objects.order_by("offset").values_list("offset", flat=True)[20:22])
-    load_whole = portions_module.load_whole
+    load_whole = messages_module.load_whole
 
     def delete_first(*values: Any) -> Any:
         Message.objects.filter(offset__in=heavy).delete()
         return load_whole(*values)
 
-    monkeypatch.setattr(portions_module, "load_whole", delete_first)
+    monkeypatch.setattr(messages_module, "load_whole", delete_first)
     (found,) = fetch(LOG, [(REF, Read(0, 22, size=SIZE))])
     assert (len(found.messages), found.gone, found.total, found.last) == (20, heavy, 22, heavy[-1])
     assert not found.cut

@@ -62,13 +62,13 @@ def test_it_finds_what_matches_whole() -> None:
 def test_what_was_deleted_between_the_two_statements_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     publish_many("t", [NewMessage(n, headers={"wanted": n != 1}) for n in range(4)])
     first, second, third, fourth = Message.objects.order_by("offset").values_list("offset", flat=True)
-    read_whole = sift_module.load_portions
+    read_whole = sift_module.messages_at
 
     def delete_first(*values: Any) -> Any:
         Message.objects.filter(offset__in=[third, fourth]).delete()
         return read_whole(*values)
 
-    monkeypatch.setattr(sift_module, "load_portions", delete_first)
+    monkeypatch.setattr(sift_module, "messages_at", delete_first)
     (found,) = sift(LOG, [(REF, Read(0, 4, sift=Filter({"headers.wanted": True})))])
     assert [message.offset for message in found.messages] == [first]
     assert ([row[0] for row in found.left_out], found.gone) == ([second], [third, fourth])

@@ -15,9 +15,8 @@ from sqlqueue.core.settle_plan import FetchedMessage
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.log.fetch import WATCH_SPAN, poll_head, watch
-from sqlqueue.log.newest import Newest, read_newest
-from sqlqueue.log.portions import withheld
+from sqlqueue.log.fetch import WATCH_SPAN, Newest, poll_head, read_newest, watch
+from sqlqueue.log.messages import withheld
 
 NEWEST_AT_ONCE: Final = 256  # messages: of as many it is not known what else there is, so they are a backlog
 MOST_SKIPPED: Final = 64  # times

@@ -16,7 +16,7 @@ from sqlqueue.core.partition.window import Found, Read
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.log.fetch import changed, fetch, scan
-from sqlqueue.log.loading import Asked, gather, load
+from sqlqueue.log.messages import Asked, gather, load
 from sqlqueue.log.sift import sift
 
 FIRST_READ = 32  # messages, while it is not known how large a partition's are

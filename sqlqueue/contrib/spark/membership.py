@@ -24,7 +24,7 @@ from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.log import Log
-from sqlqueue.database.server_identity import ServerIdentity
+from sqlqueue.database.server_identity import ServerIdentity, select
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases.acquire import AcquiredPartition
 from sqlqueue.leases.heartbeat import leave, subscriber_name
@@ -32,7 +32,6 @@ from sqlqueue.leases.release import free, shorten_stale
 from sqlqueue.leases.renewal import Renewal, Renewed, Shown
 from sqlqueue.log import fence
 from sqlqueue.log.groups import LATEST, lock_topic, register_at, revoke
-from sqlqueue.log.proof import select
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, PartitionLease, SubscriberHeartbeat, Topic
 from sqlqueue.models.subscriber_heartbeat import STREAM
