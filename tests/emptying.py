@@ -11,6 +11,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import TransactionTestCase
 
+from sqlqueue.database.insert_sql import HORIZON
 from sqlqueue.database.log import Log
 from sqlqueue.database.turning import put_in_force
 from sqlqueue.log.topics import forget_topics
@@ -37,6 +38,7 @@ def empty(alias: str) -> None:
         if connection.vendor == "postgresql":
             put_in_force(Log.of(alias), 0)
     if GATE in tables:
+        PublishGate.objects.using(alias).filter(slot=HORIZON, value__gt=0).update(value=0)
         fill(Log.of(alias))
 
 

@@ -10,7 +10,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.epochs import Epoch
 from sqlqueue.database.log import Log
 from sqlqueue.log import layouts
-from sqlqueue.models import EpochEnd, Layout, Message, PartitionLease
+from sqlqueue.models import Layout, Message, PartitionLease
 from sqlqueue.models.partition_lease import WAITS
 
 
@@ -21,17 +21,18 @@ def epochs(topic: str) -> tuple[Epoch, ...]:
 def begin(topic: str, partitions: int) -> Epoch:
     """Let a further epoch begin, whose predecessor has not ended yet."""
     last = layouts.epochs(Log.of(settings.DATABASE), topic, retired=True)[-1]
+    steady = {"topic": topic, "phase": Layout.STEADY}
+    if not last.number:
+        Layout.objects.create(**steady, generation=0, epoch=0, partitions=last.partitions, base=0)
     number, base = last.number + 1, last.base + last.partitions
-    Layout.objects.create(
-        topic=topic, generation=number, epoch=number, phase=Layout.STEADY, partitions=partitions, base=base
-    )
+    Layout.objects.create(**steady, generation=number, epoch=number, partitions=partitions, base=base)
     return epochs(topic)[-1]
 
 
 def end(topic: str) -> int:
     """End the last epoch but one, which publishers have left; return its end."""
     highest = Message.objects.aggregate(highest=Max("offset"))["highest"] or 0
-    EpochEnd.objects.create(topic=topic, epoch=epochs(topic)[-2].number, end=highest)
+    Layout.objects.filter(topic=topic, epoch=epochs(topic)[-2].number).update(end=highest)
     return highest
 
 

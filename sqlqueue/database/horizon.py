@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlqueue.database.insert_sql import ADVISORY, NONE_OR_HERE, SLOTS
+from sqlqueue.database.insert_sql import ADVISORY, HORIZON, NONE_OR_HERE, SLOTS
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import (
     NotNamedServer,
@@ -54,8 +54,8 @@ HOLDERS = f"""
 # What it gives beside the holders where the right server has answered.
 PROVEN = " UNION ALL SELECT '' WHERE {proof}"
 # What a consumer has found to be the horizon, for the others to read. Index: the primary key.
-SHARED = "(SELECT value FROM sqlqueue_horizon WHERE id = 1)"
-SHARE = "UPDATE sqlqueue_horizon SET value = %s WHERE id = 1 AND value < %s{proof}"
+SHARED = f"(SELECT value FROM sqlqueue_publish_gate WHERE slot = {HORIZON})"
+SHARE = f"UPDATE sqlqueue_publish_gate SET value = %s WHERE slot = {HORIZON} AND value < %s{{proof}}"
 PREPARED = "-1/"  # a holder that was prepared for a two-phase commit has another name from then on
 
 
@@ -96,7 +96,7 @@ class Horizon:
         self._dialect = log.dialect
         self._candidate = 0
         self._holders: set[Any] = set()  # the slots or transactions for which the candidate waits
-        self._shared: int | None = None  # what the others can read, as of the last look; None: there is no row yet
+        self._shared = 0  # what the others can read, as of the last look
 
     def probe(self, highest: int) -> int:
         """Probe once, without waiting; return the horizon. highest: a visible offset that was read before this call."""
@@ -130,17 +130,15 @@ class Horizon:
         Raises ServerChanged if it has fallen: the database was restored, and what this process knows, and would share,
         is of a log that is no more.
         """
-        if (shared or 0) < (self._shared or 0):
+        if (shared or 0) < self._shared:
             raise ServerChanged
-        self._shared = shared
-        self._rise(min(shared or 0, highest))
+        self._shared = shared or 0
+        self._rise(min(self._shared, highest))
 
     def share(self) -> None:
         """Let others learn what was found here, unless they know it. A single autocommit statement."""
-        if (self._shared or 0) >= self.value:
+        if self._shared >= self.value:
             return
-        if self._shared is None:
-            self.log.insert_missing("sqlqueue_horizon (id, value)", "(%s, %s)", {1: (1, 0)}, "id", "id")
         proof, values = proof_condition(self.server)
         if self.log.execute(SHARE.replace("{proof}", proof), (self.value, self.value, *values)).rowcount:
             self._shared = self.value

@@ -18,6 +18,7 @@ from sqlqueue.database.generations import Condition, Known, placed
 SLOTS = 256  # of 10 ms each: a publishing transaction under 2.5 s always leaves some slot free to be seen
 SLOT_SECONDS = 0.01
 REMEMBERED = 64  # statements, by how many rows of which columns they have
+HORIZON = -7  # the row with the horizon that one consumer of many has found, for the others: see database.horizon
 NAMED = -6  # the row that says which server is named, and how often its processes have said that they are there
 ADVISORY = 1936093029  # PostgreSQL's advisory lock that is the gate: (this, 0)
 
@@ -56,7 +57,7 @@ STEADY_TOPIC = GATED_TOPIC.replace("{in_epochs}", "")
 SERVER_LENGTH = 200
 HERE = f"LEFT(CONCAT_WS(' ', @@hostname, @@port, @@server_id, @@datadir), {SERVER_LENGTH})"
 # Which server the gate names, and which this is. Index: the primary key.
-STANDING = f"SELECT writer, renewals, {HERE} FROM sqlqueue_publish_gate WHERE slot = {NAMED}"
+STANDING = f"SELECT writer, value, {HERE} FROM sqlqueue_publish_gate WHERE slot = {NAMED}"
 # A gate that names a server is open there alone, see named_server. Its rows have generations below 0 (see generations),
 # so a publisher that knows of no named server is refused, and one on a server without any has nothing to ask.
 NAMED_HERE = f" AND writer = {HERE}"

@@ -31,10 +31,10 @@ from sqlqueue.exceptions import ConfigurationError
 
 CLOSED = "-"  # before the name of a server on which the log is not open yet
 # Index of all: the primary key.
-RENEW = f"UPDATE sqlqueue_publish_gate SET renewals = renewals + 1 WHERE slot = {NAMED} AND writer = {HERE}"
+RENEW = f"UPDATE sqlqueue_publish_gate SET value = value + 1 WHERE slot = {NAMED} AND writer = {HERE}"
 TAKE = f"""
-    UPDATE sqlqueue_publish_gate SET writer = CONCAT('{CLOSED}', {HERE}), renewals = renewals + 1
-    WHERE slot = {NAMED} AND writer = %s AND renewals = %s
+    UPDATE sqlqueue_publish_gate SET writer = CONCAT('{CLOSED}', {HERE}), value = value + 1
+    WHERE slot = {NAMED} AND writer = %s AND value = %s
 """
 CLOSE = f"""
     UPDATE sqlqueue_publish_gate SET writer = CONCAT('{CLOSED}', {HERE}),

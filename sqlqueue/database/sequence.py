@@ -15,6 +15,7 @@ from django.apps import apps
 from django.db import Error
 
 from sqlqueue.core.partition.claim_ahead import MOST_AHEAD
+from sqlqueue.database.insert_sql import HORIZON
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 
@@ -41,7 +42,7 @@ KNOWN = (
     ("sqlqueue_receipt", "message_offset", ""),
     ("sqlqueue_topic", "purged_to", ""),
     ("sqlqueue_topic", "collected_to", ""),
-    ("sqlqueue_horizon", "value", ""),  # at or below which consumers expect nothing new
+    ("sqlqueue_publish_gate", "value", f" WHERE slot = {HORIZON}"),  # at or below which consumers expect nothing new
 )
 CLAIMS = "sqlqueue_offset.claimed_to"
 MAY_NOT = "the database's user may not raise the sequence of offsets: "

@@ -10,13 +10,12 @@ from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import Layout, Topic
 
-# The epochs of a topic that are not retired, the first as the topic's own row has it. Index: the topics' primary key;
-# the layouts' and the ends' unique keys.
+# The epochs of a topic: those of its layouts, else the one of its own row. Index: the topics' primary key; the layouts'
+# unique key.
 EPOCHS = """
-    SELECT 0, 0, t.partitions, e."end", e.retired_at FROM sqlqueue_topic t
-    LEFT JOIN sqlqueue_epoch_end e ON e.topic = t.name AND e.epoch = 0 WHERE t.name = %s
-    UNION SELECT l.epoch, l.base, l.partitions, e."end", e.retired_at FROM sqlqueue_layout l
-    LEFT JOIN sqlqueue_epoch_end e ON e.topic = l.topic AND e.epoch = l.epoch WHERE l.topic = %s
+    SELECT 0, 0, t.partitions, NULL, NULL FROM sqlqueue_topic t WHERE t.name = %s
+    AND NOT EXISTS (SELECT 1 FROM sqlqueue_layout l WHERE l.topic = t.name)
+    UNION SELECT l.epoch, l.base, l.partitions, l."end", l.retired_at FROM sqlqueue_layout l WHERE l.topic = %s
 """
 
 

@@ -14,7 +14,7 @@ from sqlqueue.database.log import Log
 from sqlqueue.log import layouts
 from sqlqueue.log.fetch import beyond
 from sqlqueue.log.groups import lock_topic
-from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, EpochEnd, Offset, PartitionLease, Topic
+from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Layout, Offset, PartitionLease, Topic
 
 CHUNK = 500  # leases
 
@@ -53,7 +53,7 @@ def _retire(log: Log, topic: str, epoch: Epoch) -> bool:
         log.execute(log.dialect.delete("sqlqueue_partition_lease", "id", len(some)), some)
     Offset.objects.using(log.alias).filter(**mine).delete()
     states.delete()
-    EpochEnd.objects.using(log.alias).filter(topic=topic, epoch=epoch.number).update(retired_at=DatabaseNow())
+    Layout.objects.using(log.alias).filter(topic=topic, epoch=epoch.number).update(retired_at=DatabaseNow())
     return True
 
 

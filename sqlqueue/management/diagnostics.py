@@ -12,7 +12,7 @@ from django.db.models import Min
 from sqlqueue.conf import settings
 from sqlqueue.consumers.declare.registry import Consumer
 from sqlqueue.database.gate import DUTIES
-from sqlqueue.database.insert_sql import NAMED, SLOTS
+from sqlqueue.database.insert_sql import HORIZON, NAMED, SLOTS
 from sqlqueue.database.limits import ServerLimits, limits, missing_indexes
 from sqlqueue.database.log import Log, all_logs
 from sqlqueue.database.tables import pending_migrations, queue_models
@@ -84,7 +84,7 @@ def read(
         threads,
         handlers,
         missing_indexes(log, queue_models()),
-        len(DUTIES) + 1 + SLOTS - PublishGate.objects.using(log.alias).count(),
+        len((*DUTIES, NAMED, HORIZON)) + SLOTS - PublishGate.objects.using(log.alias).count(),
         _clock(log),
         seen,
         list(ScheduledMessage.objects.using(log.alias).filter(refused=True).order_by("due_at")[: MOST_REFUSALS + 1]),

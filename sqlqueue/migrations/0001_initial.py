@@ -218,22 +218,6 @@ class Migration(migrations.Migration):
             options={"verbose_name": "duty", "verbose_name_plural": "duties", "db_table": "sqlqueue_duty"},
         ),
         migrations.CreateModel(
-            name="EpochEnd",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("topic", ExactField(max_length=104, verbose_name="topic")),
-                ("epoch", models.IntegerField(verbose_name="epoch")),
-                ("end", models.BigIntegerField(verbose_name="end")),
-                ("retired_at", models.DateTimeField(null=True, verbose_name="retired at")),
-            ],
-            options={
-                "verbose_name": "end of an epoch",
-                "verbose_name_plural": "ends of epochs",
-                "db_table": "sqlqueue_epoch_end",
-                "constraints": [models.UniqueConstraint(fields=("topic", "epoch"), name="sqlqueue_epoch_end_topic")],
-            },
-        ),
-        migrations.CreateModel(
             name="EpochSlot",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
@@ -258,6 +242,8 @@ class Migration(migrations.Migration):
                 ("phase", ExactField(max_length=10, verbose_name="phase")),
                 ("partitions", models.IntegerField(verbose_name="partitions")),
                 ("base", models.IntegerField(verbose_name="base")),
+                ("end", models.BigIntegerField(null=True, verbose_name="end")),
+                ("retired_at", models.DateTimeField(null=True, verbose_name="retired at")),
                 ("created_at", models.DateTimeField(db_default=DatabaseNow(), verbose_name="created at")),
             ],
             options={
@@ -469,7 +455,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("writer", ExactField(db_default="", max_length=201, verbose_name="writer")),
-                ("renewals", models.BigIntegerField(db_default=0, verbose_name="renewals")),
+                ("value", models.BigIntegerField(db_default=0, verbose_name="value")),
             ],
             options={
                 "verbose_name": "publish gate",
@@ -660,18 +646,6 @@ class Migration(migrations.Migration):
                         condition=models.Q(("message_id", ""), _negated=True), name="sqlqueue_scheduled_id_not_empty"
                     ),
                 ],
-            },
-        ),
-        migrations.CreateModel(
-            name="SharedHorizon",
-            fields=[
-                ("id", models.SmallIntegerField(primary_key=True, serialize=False)),
-                ("value", models.BigIntegerField(verbose_name="horizon")),
-            ],
-            options={
-                "verbose_name": "shared horizon",
-                "verbose_name_plural": "shared horizon",
-                "db_table": "sqlqueue_horizon",
             },
         ),
         migrations.CreateModel(

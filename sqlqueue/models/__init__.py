@@ -8,7 +8,7 @@ from sqlqueue.models.collected_message import CollectedMessage
 from sqlqueue.models.consumer_group import ConsumerGroup
 from sqlqueue.models.delivery_state import DeliveryState
 from sqlqueue.models.duty import Duty
-from sqlqueue.models.layout import EpochEnd, EpochSlot, Layout
+from sqlqueue.models.layout import EpochSlot, Layout
 from sqlqueue.models.limit_share import LimitShare
 from sqlqueue.models.message import Message, dead_letter_topic
 from sqlqueue.models.offset import Offset
@@ -22,7 +22,6 @@ from sqlqueue.models.relay import RelayPosition
 from sqlqueue.models.request import Request
 from sqlqueue.models.result import Result
 from sqlqueue.models.scheduled_message import ScheduledMessage
-from sqlqueue.models.shared_horizon import SharedHorizon
 from sqlqueue.models.subscriber_heartbeat import SubscriberHeartbeat
 from sqlqueue.models.task_state import TaskState
 from sqlqueue.models.topic import Topic
@@ -37,7 +36,6 @@ __all__ = [
     "DeadLetter",
     "DeliveryState",
     "Duty",
-    "EpochEnd",
     "EpochSlot",
     "Layout",
     "LimitShare",
@@ -53,7 +51,6 @@ __all__ = [
     "Request",
     "Result",
     "ScheduledMessage",
-    "SharedHorizon",
     "SubscriberHeartbeat",
     "TaskState",
     "Topic",

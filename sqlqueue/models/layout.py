@@ -10,11 +10,14 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 
 
 class Layout(models.Model):
-    """What a topic's layout is from one generation of the publish gate on. Rows are only ever inserted. A topic without
-    one has its first epoch alone: epoch 0, the partitions of its own row from number 0 on.
+    """What a topic's layout is from one generation of the publish gate on. A topic without one has its first epoch
+    alone: epoch 0, the partitions of its own row from number 0 on.
 
     An epoch owns the partition numbers base … base + partitions - 1 for ever: numbers are never used again. The phase
-    is "turning" while publishers go over from the epoch before it, slot by slot, and "steady" otherwise.
+    is "turning" while publishers go over from the epoch before it, slot by slot, and "steady" otherwise. end: of an
+    epoch that is closed, the offset at or below which all of its messages are, and visible; there will be no more.
+    retired_at: since then no group needs the epoch, and the log holds none of its messages. Nothing else of a row ever
+    changes.
     """
 
     STEADY, TURNING = "steady", "turning"
@@ -25,6 +28,8 @@ class Layout(models.Model):
     phase = ExactField(_("phase"), max_length=10)
     partitions = models.IntegerField(_("partitions"))
     base = models.IntegerField(_("base"))
+    end = models.BigIntegerField(_("end"), null=True)
+    retired_at = models.DateTimeField(_("retired at"), null=True)
     created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
 
     class Meta:
@@ -38,28 +43,6 @@ class Layout(models.Model):
 
     def __str__(self) -> str:
         return f"{self.topic}, generation {self.generation}"
-
-
-class EpochEnd(models.Model):
-    """Where an epoch that is closed ends in this database: all of its messages here are visible, at or below this
-    offset, and there will be no more. `retired_at`: no group needs it and the log holds none of its messages any
-    more."""
-
-    topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
-    epoch = models.IntegerField(_("epoch"))
-    end = models.BigIntegerField(_("end"))
-    retired_at = models.DateTimeField(_("retired at"), null=True)
-
-    class Meta:
-        db_table = "sqlqueue_epoch_end"
-        verbose_name = _("end of an epoch")
-        verbose_name_plural = _("ends of epochs")
-        constraints = [
-            models.UniqueConstraint(fields=["topic", "epoch"], name="sqlqueue_epoch_end_topic"),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.topic}, epoch {self.epoch}"
 
 
 class EpochSlot(models.Model):

@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from sqlqueue.database.fields import ExactField
 from sqlqueue.database.gate import DUTIES
 from sqlqueue.database.generations import read, stored
-from sqlqueue.database.insert_sql import NAMED, SERVER_LENGTH, SLOTS
+from sqlqueue.database.insert_sql import HORIZON, NAMED, SERVER_LENGTH, SLOTS
 from sqlqueue.database.log import Log
 from sqlqueue.database.turning import catch_up, make_sequence, newest_layout
 
@@ -20,14 +20,15 @@ THERE = "SELECT slot, generation, writer FROM sqlqueue_publish_gate"
 class PublishGate(models.Model):
     """A few hundred fixed rows. Every publish on MySQL locks one in share mode until it commits; see database.horizon.
     A few more, on every database, are locked by exclusive tasks. writer: the named server of a cluster of several
-    writable ones, "" if none is named; the generation is below 0 then; renewals: see database.named_server."""
+    writable ones, "" if none is named; the generation is below 0 then; value: see database.named_server, and of one row
+    database.horizon."""
 
     slot = models.IntegerField(_("slot"), primary_key=True)
     generation = models.IntegerField(
         _("generation"), db_default=0, help_text=_("of the topics' layouts; who publishes by another one is refused")
     )
     writer = ExactField(_("writer"), max_length=SERVER_LENGTH + 1, db_default="")
-    renewals = models.BigIntegerField(_("renewals"), db_default=0)
+    value = models.BigIntegerField(_("value"), db_default=0)
 
     class Meta:
         db_table = "sqlqueue_publish_gate"
@@ -49,7 +50,7 @@ def fill(log: Log) -> None:
         generation = newest_layout(log)
     missing = set(range(SLOTS)).difference(there)
     _insert(log, missing, stored(generation) if writer else generation, writer)
-    _insert(log, set(DUTIES).difference(there), 0)
+    _insert(log, {*DUTIES, HORIZON}.difference(there), 0)
     _insert(log, {NAMED}.difference(there), 0, writer)
 
 

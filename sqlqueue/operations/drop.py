@@ -30,7 +30,7 @@ from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import (
     AckedMark,
     ConsumerGroup,
-    EpochEnd,
+    Layout,
     Message,
     PartitionLease,
     Request,
@@ -210,7 +210,8 @@ def _delete_topic(log: Log, topic: str) -> None:
             )
     _refuse_altered(log, topic)
     # The layout stays: its numbers are never used again, and a publisher that still runs remembers it.
-    EpochEnd.objects.using(log.alias).filter(topic=topic, retired_at=None).update(retired_at=DatabaseNow())
+    ended = Layout.objects.using(log.alias).filter(topic=topic, end__isnull=False, retired_at=None)
+    ended.update(retired_at=DatabaseNow())
     names = [topic, dead_letter_topic(topic)]
     for other in (AckedMark, PartitionLease, Request):
         other._default_manager.using(log.alias).filter(topic__in=names).delete()

@@ -12,7 +12,7 @@ from sqlqueue.database.horizon import highest_offset
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.change_state import Change
-from sqlqueue.models import EpochEnd, EpochSlot, Layout, Topic
+from sqlqueue.models import EpochSlot, Layout, Topic
 
 # Generations of one database differ by chance: one that a failover has lost is not taken for the next one.
 FURTHER: Final = 10_000
@@ -64,17 +64,16 @@ def _next(log: Log, present: int) -> int:
 
 def write_end(log: Log, topic: str, epoch: int) -> None:
     """Store the end of an epoch, if it has none: to it no publisher can add any more, and all of it is visible."""
-    ends = EpochEnd.objects.using(log.alias).filter(topic=topic, epoch=epoch)
-    if not ends.exists():
-        EpochEnd.objects.using(log.alias).create(topic=topic, epoch=epoch, end=highest_offset(log))
+    rows = Layout.objects.using(log.alias).filter(topic=topic, epoch=epoch, end=None)
+    if rows.exists():
+        rows.update(end=highest_offset(log))
 
 
 def stay(log: Log, change: Change) -> None:
     """Let the earlier epoch remain. The later one never was."""
     add(log, change.topic, change.earlier)
-    EpochEnd.objects.using(log.alias).create(
-        topic=change.topic, epoch=change.later.epoch, end=0, retired_at=DatabaseNow()
-    )
+    never = Layout.objects.using(log.alias).filter(topic=change.topic, epoch=change.later.epoch)
+    never.update(end=0, retired_at=DatabaseNow())
 
 
 def add(log: Log, topic: str, block: Block) -> int:

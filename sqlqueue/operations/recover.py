@@ -12,9 +12,10 @@ from typing import NamedTuple
 from django.db.models import Max
 
 from sqlqueue.database import retries, sequence
+from sqlqueue.database.insert_sql import HORIZON
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.models import Offset, PartitionLease, SharedHorizon, SubscriberHeartbeat, Topic
+from sqlqueue.models import Offset, PartitionLease, PublishGate, SubscriberHeartbeat, Topic
 from sqlqueue.models.partition_lease import WAITS
 from sqlqueue.models.publish_gate import fill
 
@@ -72,7 +73,7 @@ def _recover(log: Log, added: int) -> int:
     leases.update(fencing_token=token, valid_until=None)
     leases.exclude(holder=WAITS).update(holder="")
     offsets.update(fencing_token=token)
-    SharedHorizon.objects.using(log.alias).all().delete()
+    PublishGate.objects.using(log.alias).filter(slot=HORIZON).update(value=0)
     return token
 
 

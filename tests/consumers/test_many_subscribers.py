@@ -17,9 +17,10 @@ from sqlqueue.consumers.engine import log_end
 from sqlqueue.consumers.engine.ownership import WorkingSet
 from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.consumers.handlers.inline import InlinePool
+from sqlqueue.database.insert_sql import HORIZON
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity
 from sqlqueue.leases import heartbeat
-from sqlqueue.models import Offset, SharedHorizon, SubscriberHeartbeat
+from sqlqueue.models import Offset, PublishGate, SubscriberHeartbeat
 from sqlqueue.operations.recover import recover
 from tests.consumers.test_pace import counted
 from tests.consumers.test_reading import OpenPublish
@@ -85,6 +86,11 @@ def position() -> int:
     return Offset.objects.get(topic="t", consumer_group="g").position
 
 
+def shared() -> int:
+    """The horizon that others can read."""
+    return PublishGate.objects.get(slot=HORIZON).value
+
+
 def look(hosted: Subscriber, times: int) -> None:
     """Poll so often, whatever the pauses are."""
     for _ in range(times):
@@ -102,7 +108,7 @@ def test_a_subscriber_goes_by_what_another_one_has_found() -> None:
         other = log_end.Horizon(LOG)
         other.probe(offset)
         other.share()
-        assert SharedHorizon.objects.get().value == offset
+        assert shared() == offset
         look(hosted, 3)
         assert position() == offset
 
@@ -113,7 +119,7 @@ def test_whose_turn_it_is_tells_the_others(monkeypatch: pytest.MonkeyPatch) -> N
     with one_of(MANY) as hosted:
         offset = publish_behind_a_gap(1)
         assert probes(statements_of(lambda: look(hosted, 3))) == 1
-        assert position() == SharedHorizon.objects.get().value == offset
+        assert position() == shared() == offset
 
 
 @GATED
@@ -122,7 +128,7 @@ def test_one_of_a_few_probes_for_itself() -> None:
         offset = publish_behind_a_gap(1)
         assert probes(statements_of(lambda: look(hosted, 3))) == 1
         assert position() == offset
-        assert not SharedHorizon.objects.exists()
+        assert shared() == 0
 
 
 @GATED
@@ -159,7 +165,7 @@ def test_it_waits_only_so_long_for_others_that_may_be_dead(pause: float, monkeyp
         of_one.look(WorkingSet(), 100.0 + looks * pause, subscribers=MANY)
         looks += 1
     assert looks - 1 == pytest.approx(log_end.LONGEST_WAIT / min(pause, log_end.LONGEST_ROUND), abs=1.5)
-    assert SharedHorizon.objects.get().value == offset
+    assert shared() == offset
 
 
 @GATED
@@ -188,7 +194,7 @@ def test_where_the_logs_end_is_the_horizon_nobody_waits_or_shares() -> None:
         offset = publish("t", 1).offset
         look(hosted, 3)
         assert position() == offset
-        assert not SharedHorizon.objects.exists()
+        assert shared() == 0
 
 
 def test_spark_streams_which_share_nothing_do_not_count() -> None:

@@ -15,7 +15,7 @@ from sqlqueue.log import groups, retirement, succession
 from sqlqueue.log.collect import collect
 from sqlqueue.log.status import anything_due, unacked_streams
 from sqlqueue.log.succession import leased as counted
-from sqlqueue.models import EpochEnd, Message, Offset, PartitionLease
+from sqlqueue.models import Layout, Message, Offset, PartitionLease
 from sqlqueue.operations.move import move
 from tests import epochs
 from tests.logs import LOG
@@ -174,7 +174,7 @@ def test_nothing_is_asked_of_a_topic_that_was_never_altered() -> None:
         assert subscription.look_at_epochs() == ([], set())
         assert len(queries) == asked
     assert subscription.partitions == 4
-    assert not [query for query in queries if "sqlqueue_epoch_end" in query["sql"]]
+    assert not [query for query in queries if "retired_at" in query["sql"]]
 
 
 class TestFallingWatermarks:
@@ -275,7 +275,7 @@ class TestRetirement:
         assert [epoch.numbers for epoch in epochs.epochs("t")] == [range(4, 6)]
         assert epochs.leased("t", "g") == epochs.leased("t", "away") == {4, 5}
         assert not Offset.objects.filter(partition__lt=4).exists()
-        assert EpochEnd.objects.get().retired_at is not None
+        assert Layout.objects.get(end__isnull=False).retired_at is not None
         assert list(Message.objects.values_list("offset", flat=True)) == [kept]
         assert start() == start("away") == set()
         groups.register(LOG, "new", "t")

@@ -46,7 +46,7 @@ def name(writer: str) -> None:
     """Let the gate name a server."""
     text = WRITTEN.format(plain="GREATEST(generation, -1 - generation)", named="LEAST(generation, -1 - generation)")
     LOG.execute(f"{text} WHERE slot >= 0", (writer, writer))
-    PublishGate.objects.filter(slot=NAMED).update(writer=writer, renewals=1)
+    PublishGate.objects.filter(slot=NAMED).update(writer=writer, value=1)
     server_identity.forget_session(LOG)
 
 
@@ -324,7 +324,7 @@ def test_the_server_takes_over_from_one_whose_name_is_not_renewed(monkeypatch: p
     task = NamedServerTask(LOG, lambda: changes.append(named_server.standing(LOG).writer))
     publish("t", 1)
     task.run_once()
-    PublishGate.objects.filter(slot=NAMED).update(renewals=2)
+    PublishGate.objects.filter(slot=NAMED).update(value=2)
     monkeypatch.setattr("sqlqueue.consumers.background.writer.TAKE_OVER_AFTER", 0.0)
     task.run_once()  # it was renewed: but after no time at all it takes over
     assert named_server.standing(LOG).writer == "-" + here()

@@ -9,11 +9,12 @@ from django.db.models import Model
 from sqlqueue import publish
 from sqlqueue.checks.databases import check_offsets
 from sqlqueue.database import sequence
+from sqlqueue.database.insert_sql import HORIZON
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases import heartbeat
 from sqlqueue.leases.acquire import AcquiredPartition, acquire
 from sqlqueue.log import fence, groups
-from sqlqueue.models import Offset, PartitionLease, SharedHorizon
+from sqlqueue.models import Offset, PartitionLease, PublishGate
 from sqlqueue.operations.recover import MOST_NAMED, recover
 from tests.logs import LOG
 from tests.processes import wait_until
@@ -86,15 +87,16 @@ def test_leases_are_free_at_once_and_what_was_in_flight_is_delivered(topic: str)
 
 
 def test_the_horizon_that_many_consumers_shared_counts_no_more(topic: str) -> None:
-    SharedHorizon.objects.create(id=1, value=1)
+    rows = PublishGate.objects.filter(slot=HORIZON)
+    rows.update(value=1)
     recover(LOG)
-    assert not SharedHorizon.objects.exists()
+    assert rows.get().value == 0
 
 
 def test_no_message_is_published_below_the_shared_horizon_after_the_log_was_truncated(topic: str) -> None:
     """Consumers would not wait for the transactions that publish there."""
     horizon = sequence.look(LOG).last_issued + 1_000
-    SharedHorizon.objects.create(id=1, value=horizon)
+    PublishGate.objects.filter(slot=HORIZON).update(value=horizon)
     assert [problem.id for problem in check_offsets(["default"])] == ["sqlqueue.E024"]
     sequence.catch_up(LOG)  # as `migrate` does
     assert check_offsets(["default"]) == []

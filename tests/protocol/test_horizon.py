@@ -21,6 +21,7 @@ from sqlqueue.consumers.engine.ownership import WorkingSet
 from sqlqueue.database import horizon as horizon_module
 from sqlqueue.database import insert_sql
 from sqlqueue.database.horizon import Horizon, highest_offset
+from sqlqueue.database.insert_sql import HORIZON
 from sqlqueue.log.fetch import poll_head
 from sqlqueue.models import Message, Topic
 from tests.core.planting import Fault
@@ -281,7 +282,7 @@ class Rash(Sharing):
     """Lets the others know its candidate."""
 
     def __call__(self) -> None:
-        LOG.execute("UPDATE sqlqueue_horizon SET value = %s", (highest_offset(LOG),))
+        LOG.execute("UPDATE sqlqueue_publish_gate SET value = %s WHERE slot = %s", (highest_offset(LOG), HORIZON))
         super().__call__()
 
 
