@@ -409,7 +409,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
     "added to what is random": ("operations.recover:MOST_ADDED",),
     "a version": ("database.server_session:CHEAP_STATISTICS",),
     "a number of digits, by which names sort": ("contrib.spark.manifest:OF_TOKEN",),
-    "a number of columns": ("log.fetch:FETCHED",),
+    "a number of columns": ("log.fetch:DUE_IN", "log.fetch:FETCHED", "log.messages:STATE"),
     "an exit code": (
         "consumers.process.worker:INTERRUPTED",
         "management.base:DECLINED",
@@ -437,6 +437,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "database.driver:FAILED",
         "database.driver:IN_TRANSACTION",
         "database.insert_sql:ADVISORY",
+        "database.insert_sql:HORIZON",
         "database.insert_sql:MARK",
         "database.insert_sql:NAMED",
         "database.error_codes:ELSEWHERE",
