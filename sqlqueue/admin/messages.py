@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from sqlqueue.admin.cells import code, harmless, indented, show_outcomes, show_previews, tag
 from sqlqueue.admin.lists import KeysetChangeList
 from sqlqueue.admin.message_operations import MESSAGE_OPERATIONS
-from sqlqueue.admin.message_search import HEADER_FIELD, SearchForm, found
+from sqlqueue.admin.message_search import SearchForm, found
 from sqlqueue.admin.operation import OperatedAdmin, Operation
 from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED
 from sqlqueue.database.log import Log
@@ -92,7 +92,6 @@ class MessageAdmin(OperatedAdmin):
     list_display = ("offset", "topic", "key_and_id", "preview", "outcomes", "created_at")
     list_display_links = ("offset",)
     own_parameters = tuple(SearchForm.base_fields)
-    own_prefixes = (HEADER_FIELD,)
 
     @admin.display(description=_("payload"))
     def preview(self, message: Message) -> str:

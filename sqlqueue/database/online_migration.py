@@ -17,7 +17,7 @@ from django.db import Error, migrations, router
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.state import ProjectState
 
-from sqlqueue.database import header_index, retries, sequence
+from sqlqueue.database import retries, sequence
 
 WAIT = 3  # seconds that a statement waits for a table, and publishers behind it
 PAUSE = 1.0  # seconds between two tries, for the publishers
@@ -29,8 +29,7 @@ LIMIT_TRANSACTION = "SELECT SET_CONFIG('lock_timeout', %s, TRUE) WHERE CURRENT_S
 
 
 class Migration(migrations.Migration):
-    """A migration whose statements wait briefly for the tables that they change, and that keeps SQLite's sequences
-    and indexed headers.
+    """A migration whose statements wait briefly for the tables that they change, and that keeps SQLite's sequences.
 
     Raises CommandError if one is in use for too long. Nothing has been changed then if it was so from the beginning;
     on PostgreSQL nothing ever has.
@@ -40,22 +39,14 @@ class Migration(migrations.Migration):
         self, project_state: ProjectState, schema_editor: BaseDatabaseSchemaEditor, collect_sql: bool = False
     ) -> ProjectState:
         """See Django's."""
-        with (
-            _brief_waits(self, project_state, schema_editor),
-            sequence.kept(schema_editor),
-            header_index.kept(schema_editor),
-        ):
+        with _brief_waits(self, project_state, schema_editor), sequence.kept(schema_editor):
             return super().apply(project_state, schema_editor, collect_sql)
 
     def unapply(
         self, project_state: ProjectState, schema_editor: BaseDatabaseSchemaEditor, collect_sql: bool = False
     ) -> ProjectState:
         """See Django's."""
-        with (
-            _brief_waits(self, project_state, schema_editor),
-            sequence.kept(schema_editor),
-            header_index.kept(schema_editor),
-        ):
+        with _brief_waits(self, project_state, schema_editor), sequence.kept(schema_editor):
             return super().unapply(project_state, schema_editor, collect_sql)
 
 
