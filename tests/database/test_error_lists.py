@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from django.db import connection
 
-from sqlqueue.database import mysql_errors
-from sqlqueue.database.error_codes import MYSQL, POSTGRESQL, ErrorKind
+from sqlqueue.database.error_codes import MYSQL, MYSQL_ERRORS, POSTGRESQL, ErrorKind
 from tests.servers.private import find_program
 
 ENVIRONMENT = re.compile(
@@ -39,7 +38,7 @@ def named() -> dict[int, str]:
     """Return the table's numbers and the names that it gives them."""
     names = {}
     for kind in ErrorKind:
-        words = getattr(mysql_errors, kind.name, "").split()
+        words = MYSQL_ERRORS.get(kind, "").split()
         names.update(zip(map(int, words[::2]), words[1::2]))
     return names
 
