@@ -15,7 +15,7 @@ from django.db.backends.signals import connection_created
 from django.dispatch import receiver
 
 from sqlqueue.core import forks
-from sqlqueue.database import driver, forked_connections  # noqa: F401  which knows what is opened
+from sqlqueue.database import driver
 from sqlqueue.exceptions import BrokenTransaction
 
 CONNECTIONS_LAST = 1.0  # seconds between two checks whether connections still work
