@@ -52,44 +52,42 @@ class Migration(migrations.Migration):
 
 @contextmanager
 def _brief_waits(migration: Migration, state: ProjectState, schema_editor: Any) -> Iterator[None]:
+    connection = schema_editor.connection
     if schema_editor.collect_sql:
         yield
         return
-    tables = sorted(set(_tables(migration, state, schema_editor.connection.alias)))
-    with brief_waits(schema_editor.connection, tables, f"sqlqueue.{migration.name}"):
-        yield
-
-
-@contextmanager
-def brief_waits(connection: Any, tables: Sequence[str], name: str) -> Iterator[None]:
-    """Let statements wait briefly for these tables, which they change. name: of what changes them, for the CommandError
-    that is raised if one is in use for too long."""
     try:
-        if connection.vendor == "mysql":
+        if connection.vendor == "postgresql" and connection.in_atomic_block:
             with connection.cursor() as cursor:
-                cursor.execute("SELECT @@SESSION.lock_wait_timeout")
-                (before,) = cursor.fetchone()
-                cursor.execute(LIMIT, [WAIT])
-            try:
+                cursor.execute(LIMIT_TRANSACTION, [f"{WAIT}s"])
+        if connection.vendor == "mysql":
+            with _limited(connection):
                 # A migration is no transaction there: one that finds the tables in use should not even begin.
-                _touch(connection, tables)
+                _touch(connection, sorted(set(_tables(migration, state, connection.alias))))
                 with connection.execute_wrapper(_insist):
                     yield
-            finally:
-                with connection.cursor() as cursor:
-                    cursor.execute(RESTORE, [before])
         else:
-            if connection.vendor == "postgresql" and connection.in_atomic_block:
-                with connection.cursor() as cursor:
-                    cursor.execute(LIMIT_TRANSACTION, [f"{WAIT}s"])
             yield
     except Error as error:
         if retries.classify(error) is not retries.ErrorKind.CONTENTION:
             raise
         raise CommandError(
-            f"{name} waited too long for a table: a transaction that has used it is still open, and "
+            f"sqlqueue.{migration.name} waited too long for a table: a transaction that has used it is still open, and "
             f"publishers must not wait behind a migration. End it, or wait for it, and migrate again. ({error})"
         ) from error
+
+
+@contextmanager
+def _limited(connection: Any) -> Iterator[None]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@SESSION.lock_wait_timeout")
+        (before,) = cursor.fetchone()
+        cursor.execute(LIMIT, [WAIT])
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(RESTORE, [before])
 
 
 def _tables(migration: Migration, state: ProjectState, alias: str) -> Iterator[str]:
