@@ -1,4 +1,5 @@
-"""Session settings that change values between Python and the server: whether a session has one.
+"""Session settings that change values between Python and the server: operations are kept from sessions that have one.
+Each is asked once.
 
 Values are sent, read and compared. The character sets are compared by their names as well: where all of them are the
 same wrong one, a text comes back as it was sent, and is another one in the table.
@@ -6,9 +7,15 @@ same wrong one, a text comes back as it was sent, and is another one in the tabl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
+from weakref import WeakSet
+
+from django.db import connections
+
+from sqlqueue.database.log import Log
+from sqlqueue.exceptions import ConfigurationError
 
 TIME = datetime(2001, 2, 3, 4, 5, 6, 789_012, tzinfo=timezone.utc)
 SENT = TEXT, BYTES = ("é😀'\"\\", b"\0\xff'\\")
@@ -38,7 +45,7 @@ VALUES = {
     "postgresql": "Leave DateStyle (ISO) out of OPTIONS['options'], ALTER ROLE … SET, ALTER DATABASE … SET, and SET.",
 }
 
-Run = Callable[[str, Sequence[object]], Any]  # a statement and its parameters; returns the driver's cursor
+_unaltered: WeakSet[Any] = WeakSet()  # the drivers' connections that change nothing
 
 
 class Change(NamedTuple):
@@ -51,38 +58,50 @@ class Change(NamedTuple):
         return f"{self.text}. {self.hint}"
 
 
-def change(vendor: str, driver: Any, run: Run) -> Change | None:
-    """Return what a session changes; None if it changes nothing. One statement. driver: its connection, which may call
-    the character set otherwise than the server does, where a proxy stands between them."""
+def refuse_changing_session(log: Log) -> None:
+    """Raise ConfigurationError if this thread's connection changes values. A statement for a new connection."""
+    connection = connections[log.alias]
+    if connection.vendor not in TRIAL or (connection.connection is not None and connection.connection in _unaltered):
+        return
+    if changed := change_of(log):
+        raise ConfigurationError(f"DATABASES[{log.alias!r}]: {changed}")
+    _unaltered.add(connection.connection)
+
+
+def change_of(log: Log) -> Change | None:
+    """Return what this thread's connection changes; None if it changes nothing. Opens it. One statement.
+
+    The driver may call the character set otherwise than the server does, where a proxy stands between them.
+    """
+    connection: Any = log.connection
+    connection.ensure_connection()
+    vendor, driver = connection.vendor, connection.connection
     if vendor not in TRIAL:
         return None
     name = driver.character_set_name() if vendor == "mysql" else driver.info.encoding
     if name != OF_DRIVER[vendor]:
-        return of_character_sets(vendor, [name])
+        return _character_sets(vendor, [name])
     try:
-        row = run(TRIAL[vendor], SENT).fetchone()
-    except UnicodeError as error:
-        return Change(f"texts cannot be read: {error}", CHARACTERS[vendor])
-    except NotImplementedError as error:  # of psycopg, for times
-        return Change(f"values cannot be read: {error}", VALUES[vendor])
+        row = log.execute(TRIAL[vendor], SENT).fetchone()
+    except (UnicodeError, NotImplementedError) as error:  # the latter: of psycopg, for times
+        hints = CHARACTERS if isinstance(error, UnicodeError) else VALUES
+        return Change(f"values cannot be read: {error}", hints[vendor])
     if type(row) is not tuple:
         return Change(f"rows are read as {type(row).__name__}, not as tuple", VALUES[vendor])
     expected = EXPECTED[vendor]
-    names = [
-        name for name in row[len(expected) :] if not isinstance(name, bytes)
-    ]  # as one that reads no texts has them
+    # A connection that reads no texts has the names as bytes.
+    names = [name for name in row[len(expected) :] if not isinstance(name, bytes)]
     if set(names) - {OF_SERVER[vendor]}:
-        return of_character_sets(vendor, names)
+        return _character_sets(vendor, names)
     for value, wanted in zip(row, expected):
         if not _same(value, wanted):
             return Change(f"values change on their way: {wanted!r} is read as {value!r}", VALUES[vendor])
     return None
 
 
-def of_character_sets(vendor: str, names: Iterable[object]) -> Change:
-    """Return what a session with these character sets changes."""
-    told = " and ".join(dict.fromkeys(map(str, names)))
-    text = f"the connection's character set is {told}: texts with characters that it lacks are changed, or refused"
+def _character_sets(vendor: str, names: Iterable[object]) -> Change:
+    named = " and ".join(dict.fromkeys(map(str, names)))
+    text = f"the connection's character set is {named}: texts with characters that it lacks are changed, or refused"
     return Change(text, CHARACTERS[vendor])
 
 
