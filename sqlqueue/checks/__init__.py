@@ -11,7 +11,7 @@ from django.db import Error as DatabaseError
 
 from sqlqueue.conf import settings
 from sqlqueue.database.log import Log, all_logs
-from sqlqueue.database.session_guard import change_of
+from sqlqueue.database.session import change_of
 
 TAG = "sqlqueue"
 

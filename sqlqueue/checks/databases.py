@@ -104,7 +104,7 @@ def check_aliases() -> Iterator[CheckMessage]:
             )
         mode = str(connection.settings_dict["OPTIONS"].get("transaction_mode", ""))
         dialect = DIALECTS.get(connection.vendor)
-        if dialect is not None and dialect.one_writer and mode.upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+        if dialect is not None and not dialect.gated and mode.upper() not in ("IMMEDIATE", "EXCLUSIVE"):
             yield Caution(
                 "SQLite transactions are not IMMEDIATE: two that read and then write make each other fail",
                 hint="Set OPTIONS['transaction_mode'] = 'IMMEDIATE' (and a timeout of some seconds).",

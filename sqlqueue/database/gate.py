@@ -9,15 +9,13 @@ from typing import Any
 
 from django.db import IntegrityError
 
-from sqlqueue.database import detour, insert_sql
-from sqlqueue.database.aside import aside
-from sqlqueue.database.detour import GateElsewhere
+from sqlqueue.database import insert_sql
 from sqlqueue.database.error_codes import is_refusal
-from sqlqueue.database.generations import OF_SLOT, PRESENT, Known, as_of
+from sqlqueue.database.forwarding import GateElsewhere, any_forwarded, forward
+from sqlqueue.database.generations import PRESENT, Known, as_of
 from sqlqueue.database.ids import (
     ANY_SCHEDULED,
     FIND,
-    FIND_EITHER,
     FIND_LATEST,
     IN_LOG,
     IN_SCHEDULE,
@@ -25,6 +23,7 @@ from sqlqueue.database.ids import (
     Identity,
     each_once,
     identity_of,
+    inserted,
     taken,
 )
 from sqlqueue.database.insert_sql import (
@@ -40,7 +39,9 @@ from sqlqueue.database.insert_sql import (
     Stored,
 )
 from sqlqueue.database.log import Log
+from sqlqueue.database.scheduling import find_existing
 from sqlqueue.database.sizes import chunks
+from sqlqueue.database.transactions import aside
 
 SCHEDULER = -1  # the scheduler holds this row: one process at a time moves scheduled messages, which keeps their order
 COLLECTOR = -2  # likewise the collector
@@ -60,19 +61,19 @@ def take_duty(log: Log, duty: int) -> bool:
 def insert_one(log: Log, row: LogRow, may_repeat: bool = False, look: bool = True) -> tuple[int | None, bool]:
     """Add one message; return its offset, and whether it is new. may_repeat: its id may have been published before, or
     be scheduled (then nothing is added, and there is no offset). look: False once the caller has looked. Nor is there
-    an offset of a message that takes the detour (database.detour).
+    an offset of a message that is forwarded (database.forwarding).
 
     It looks before it adds: InnoDB keeps what a duplicate has locked until the transaction ends, the first one and the
     gap before it, and at REPEATABLE READ the log's very end, where every publisher of every topic would wait.
     """
-    if may_repeat and look and (offsets := find(log, row)):
-        return max(offsets) or None, False
+    if may_repeat and look and (existing := find_existing(log, row)):
+        return existing.offset, False
     try:
         if log.dialect.driver_tells_number and not may_repeat:
             return _insert(log, [row]).lastrowid, True
         return _insert_named(log, row, may_repeat)
     except GateElsewhere:
-        return None, bool(_detoured(log, [row], may_repeat))
+        return None, bool(_forwarded(log, [row], may_repeat))
 
 
 def _insert_named(log: Log, row: LogRow, may_repeat: bool) -> tuple[int | None, bool]:
@@ -88,12 +89,6 @@ def _insert_named(log: Log, row: LogRow, may_repeat: bool) -> tuple[int | None, 
             return offset, False
 
 
-def find(log: Log, row: LogRow) -> list[int]:
-    """Return where a row's id is taken: an offset of the log, 0 for the schedule; both, if it was published and
-    scheduled in transactions that did not see each other."""
-    return [offset for (offset,) in log.execute(FIND_EITHER, identity_of(row) * 2).fetchall()]
-
-
 def find_offset(log: Log, row: LogRow, latest: bool = False) -> int | None:
     """Return the offset of a row's id in the log, None if it has none. latest: as last committed, whatever the
     transaction's snapshot; that locks it."""
@@ -104,29 +99,36 @@ def find_offset(log: Log, row: LogRow, latest: bool = False) -> int | None:
 def insert_many(log: Log, rows: Sequence[LogRow], may_repeat: bool) -> None:
     """Add messages, all or none of them, in as few statements as the server takes. may_repeat: only those whose ids the
     log does not have."""
-    _in_statements(log, rows, _insert_unknown if may_repeat else _insert_or_detour)
+    if may_repeat:
+        insert_new(log, rows, tell=False)
+    else:
+        _in_statements(log, rows, _insert_or_forward)
 
 
-def _insert_or_detour(log: Log, rows: Sequence[LogRow]) -> None:
+def _insert_or_forward(log: Log, rows: Sequence[LogRow]) -> None:
     try:
         _insert(log, rows)
     except GateElsewhere:
-        _detoured(log, rows, may_repeat=False)
+        _forwarded(log, rows, may_repeat=False)
 
 
-def _detoured(log: Log, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity]:
-    """Let messages take the detour; return the identities of those that are new. Raises GateElsewhere for one whose
+def _forwarded(log: Log, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity]:
+    """Forward messages; return the identities of those that are new. Raises GateElsewhere for one whose
     payload the server copies: it is none of a publisher's."""
     if isinstance(rows[0].payload, Stored):
         raise GateElsewhere
-    return detour.put(log, rows, may_repeat)
+    return forward(log, rows, may_repeat)
 
 
-def insert_new(log: Log, rows: Sequence[LogRow], overtakes: bool = False) -> set[Identity]:
-    """Add those of the messages whose ids the log does not have, all or none of them; return their identities. Of those
-    with the same id the first counts. overtakes: into the log only, whatever takes the detour; raises GateElsewhere."""
+def insert_new(log: Log, rows: Sequence[LogRow], overtakes: bool = False, tell: bool = True) -> set[Identity]:
+    """Add those of the messages whose ids the log does not have, all or none of them. Of those with the same id the
+    first counts.
+
+    overtakes: into the log only, whatever was forwarded; raises GateElsewhere
+    tell: return their identities, of which MySQL has to be asked
+    """
     new: set[Identity] = set()
-    _in_statements(log, rows, lambda log, chunk: new.update(_insert_new(log, chunk, overtakes)))
+    _in_statements(log, rows, lambda log, chunk: new.update(_insert_new(log, chunk, overtakes, tell)))
     return new
 
 
@@ -148,12 +150,7 @@ def row_size(row: LogRow) -> float:
     return ROW + len(row.topic) + len(row.target_group) + 4 * texts + (2 * len(row.body) if row.body else 0)
 
 
-def _insert_unknown(log: Log, rows: Sequence[LogRow]) -> None:
-    _insert_new(log, rows, overtakes=False, tell=False)
-
-
-def _insert_new(log: Log, rows: Sequence[LogRow], overtakes: bool, tell: bool = True) -> Iterable[Identity]:
-    """tell: return which were new, of which MySQL has to be asked."""
+def _insert_new(log: Log, rows: Sequence[LogRow], overtakes: bool, tell: bool) -> Iterable[Identity]:
     once = each_once(rows)
     if log.dialect.vendor != "mysql":
         ending = f"{KEEP_DUPLICATE} RETURNING topic, message_id, partition_key"
@@ -167,7 +164,7 @@ def _insert_new(log: Log, rows: Sequence[LogRow], overtakes: bool, tell: bool = 
     except GateElsewhere:
         if overtakes:
             raise
-        return _detoured(log, new, may_repeat=True)
+        return _forwarded(log, new, may_repeat=True)
     return inserted(log, INSERTED, first, list(map(identity_of, new))) if tell else ()
 
 
@@ -205,7 +202,7 @@ def _insert(log: Log, rows: Sequence[Sequence[Any]], ending: str = "", overtakes
     in force, nothing was added: they are placed anew, and the statement is run again, through the same slot.
 
     Raises GateElsewhere if the gate names another server than this one; and, for rows that do not overtake, while
-    messages that took the detour are still on their way into the log.
+    forwarded messages are still on their way into the log.
     """
     known, at = log.layout, insert_sql.slot() if log.dialect.slotted else 0
     if known.named:
@@ -235,9 +232,10 @@ def _insert_as_it_is_now(
     locked = not log.dialect.slotted or log.connection.in_atomic_block
     with nullcontext() if locked else log.atomic():
         while True:
-            before, known = known, learn(log, at, known)
-            if known == before and locked:
+            before, learned = known, learn(log, at, known)
+            if learned is None or (learned == before and locked):
                 break  # the gate lacks a row, or names another server; or there was nothing new to add
+            known = learned
             if known.named:
                 _refuse_to_overtake(log, rows, overtakes)
             locked = True
@@ -250,7 +248,7 @@ def _insert_as_it_is_now(
             else:
                 if refused.rowcount or not silent:
                     return refused
-        if known.named and detour.is_named(log, at):
+        if learned is not None and learned.named:
             raise GateElsewhere
         if silent:
             return refused
@@ -258,36 +256,24 @@ def _insert_as_it_is_now(
 
 
 def _refuse_to_overtake(log: Log, rows: Sequence[Sequence[Any]], overtakes: bool) -> None:
-    if not (overtakes or isinstance(rows[0][PAYLOAD], Stored)) and detour.in_use(log):
+    if not (overtakes or isinstance(rows[0][PAYLOAD], Stored)) and any_forwarded(log):
         raise GateElsewhere
 
 
-def learn(log: Log, at: int, before: Known) -> Known:
-    """Return what is true of the layouts now, as far as the gate's slot tells it, and remember that.
+def learn(log: Log, at: int, before: Known) -> Known | None:
+    """Return what is true of the layouts now, as far as the gate's slot tells it, and remember that; None if the gate
+    lacks the row.
 
     MySQL: the slot's row stays locked until the transaction ends. What its generation means is read beside the
     transaction, whose snapshot may be older, and without locks: a layout was committed before its generation came into
     force, and never changes.
     """
-    vendor = log.dialect.vendor
-    row = log.execute(*((PRESENT[vendor],) if vendor in PRESENT else (OF_SLOT, (at,)))).fetchone()
-    if row is None or (row[0] == before.stored and not before.turning):
+    row = log.execute(PRESENT[log.dialect.vendor], (at,) if log.dialect.slotted else ()).fetchone()
+    if row is None:
+        return None
+    generation, named = int(row[0]), bool(row[1])
+    if (generation, named) == (before.generation, before.named) and not before.turning:
         return before
     with aside(log) as run:
-        log.layout = as_of(int(row[0]), lambda text, values: run(text, values).fetchall())
+        log.layout = as_of(generation, named, lambda text, values: run(text, values).fetchall())
     return log.layout
-
-
-def inserted(log: Log, text: str, first: int, identities: Sequence[Identity]) -> Iterable[Identity]:
-    """Return which rows of an INSERT that marks duplicates were new. first: its LAST_INSERT_ID, the number of the
-    first new one; text: the statement that reads the identities of the rows in a range of numbers.
-
-    The numbers of one statement follow each other: the server takes them together, for it sees how many rows there are.
-    (The server reports duplicates only as a sentence in its own language, and its row count includes them.)
-    """
-    if first >= MARK:
-        return ()
-    if len(identities) == 1:
-        return identities
-    found = log.execute(text, (first, first + len(identities) - 1)).fetchall()
-    return {tuple(identity) for identity in found} & set(identities)

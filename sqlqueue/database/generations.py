@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 EPOCH_SLOTS = 64  # the parts of a topic's keys that go over to a new epoch one after another (MySQL)
 STEADY, TURNING = "steady", "turning"
 
-# The generation in force. MySQL: that of a row of the gate, which stays locked until the transaction ends. PostgreSQL:
-# a sequence, of which every snapshot sees the present value. Index: the primary key.
-OF_SLOT = "SELECT generation FROM sqlqueue_publish_gate WHERE slot = %s{share}"
+# The generation in force, and whether a server is named. MySQL: of a row of the gate, which stays locked until the
+# transaction ends. PostgreSQL: a sequence, of which every snapshot sees the present value. Index: the primary key.
 PRESENT = {
-    "sqlite": "SELECT generation FROM sqlqueue_publish_gate WHERE slot = 0",
-    "postgresql": "SELECT last_value FROM sqlqueue_generation",
+    "mysql": "SELECT generation, writer <> '' FROM sqlqueue_publish_gate WHERE slot = %s{share}",
+    "sqlite": "SELECT generation, 0 FROM sqlqueue_publish_gate WHERE slot = 0",
+    "postgresql": "SELECT last_value, 0 FROM sqlqueue_generation",
 }
 # Tables of a few rows; index of the first: the unique key of (topic, generation).
 LAYOUTS = """
@@ -45,18 +45,13 @@ class Placing(NamedTuple):
 
 class Known(NamedTuple):
     """What a publisher knows: the topics that have a layout as of this generation, and, while one of them is turning,
-    which of its slots have turned. named: the gate names a server, see named_server."""
+    which of its slots have turned. named: the gate names a server, see writer."""
 
     generation: int = 0
     placings: Mapping[str, Placing] = {}
     turning: str = ""
     turned: frozenset[int] = frozenset()
     named: bool = False
-
-    @property
-    def stored(self) -> int:
-        """The generation as the gate's rows have it."""
-        return stored(self.generation) if self.named else self.generation
 
 
 class Condition(NamedTuple):
@@ -69,17 +64,6 @@ class Condition(NamedTuple):
 
 FIRST = Known()  # what holds until a topic is altered: each has the partitions of its own row
 Reads = Callable[[str, Sequence[object]], Sequence[Sequence[Any]]]
-
-
-def stored(generation: int) -> int:
-    """Return a generation as the rows of a gate have it that names a server: below 0, so that the statements of those
-    who do not know about that are refused."""
-    return -1 - generation
-
-
-def read(stored: int) -> int:
-    """Return the generation of a row of the gate, whether that names a server or not."""
-    return -1 - stored if stored < 0 else stored
 
 
 def placed(rows: Sequence[Any], known: Known) -> tuple[Sequence[Any], list[Condition]]:
@@ -111,10 +95,9 @@ def slot_of(crc: int) -> int:
     return crc // EPOCH_SLOTS % EPOCH_SLOTS
 
 
-def as_of(found: int, run: Reads) -> Known:
-    """Return what a row of the gate means that has this generation. run: runs a statement and returns its rows, those
+def as_of(generation: int, named: bool, run: Reads) -> Known:
+    """Return what a generation means. named: the gate names a server; run: runs a statement and returns its rows, those
     of now, whatever the caller's snapshot."""
-    generation, named = read(found), found < 0
     if not generation:
         return Known(named=named)
     placings: dict[str, Placing] = {}

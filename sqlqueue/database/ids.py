@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlqueue.database.dialects import Dialect
-from sqlqueue.database.insert_sql import LogRow
+from sqlqueue.database.insert_sql import MARK, LogRow
+from sqlqueue.database.log import Log
 
 Identity = tuple[str, str, str]  # topic, id, key
 IDENTITY = ("topic", "message_id", "partition_key")  # the unique columns, of the log and of the schedule
@@ -24,8 +25,6 @@ FIND = 'SELECT "offset" FROM sqlqueue_message WHERE {in_log}'
 FIND_LATEST = f"{FIND}{{share}}"
 # The number of an id in the schedule. Index: the schedule's unique one.
 FIND_SCHEDULED = "SELECT id FROM sqlqueue_scheduled_message WHERE {in_schedule}"
-# The same as FIND, and 0 if it is scheduled. Index: the unique ones.
-FIND_EITHER = f"{FIND} UNION ALL SELECT 0 FROM sqlqueue_scheduled_message WHERE {{in_schedule}}"
 # Whether anything of a topic is scheduled. Index: the schedule's unique one, by the topic.
 ANY_SCHEDULED = "SELECT 1 FROM sqlqueue_scheduled_message{by_scheduled_id} WHERE topic = %s LIMIT 1"
 # Columns of many, each looked up by itself. Index: the unique one.
@@ -87,3 +86,18 @@ def keys_looked_up(syntax: Dialect, topic: str, id: str, most: int) -> tuple[str
     """Return the statement, in a vendor's SQL, and its parameters, that reads the offsets and keys of at most so many
     messages of an id."""
     return syntax.joined("wanted", IDENTITY[:2], 1, FIND_KEYS), [topic, id, most]
+
+
+def inserted(log: Log, text: str, first: int, identities: Sequence[Identity]) -> Iterable[Identity]:
+    """Return which rows of an INSERT that marks duplicates were new. first: its LAST_INSERT_ID, the number of the
+    first new one; text: the statement that reads the identities of the rows in a range of numbers.
+
+    The numbers of one statement follow each other: the server takes them together, for it sees how many rows there are.
+    (The server reports duplicates only as a sentence in its own language, and its row count includes them.)
+    """
+    if first >= MARK:
+        return ()
+    if len(identities) == 1:
+        return identities
+    found = log.execute(text, (first, first + len(identities) - 1)).fetchall()
+    return {tuple(identity) for identity in found} & set(identities)

@@ -46,23 +46,20 @@ PLAIN_COLUMNS = tuple(column for column, default in zip(ALL_COLUMNS, DEFAULTS) i
 # gate row makes the topic NULL, which the column refuses: no message is better than one that could be missed. So does
 # another generation than the rows were placed by, and a slot of their keys that is in another epoch. All of these rows
 # stay locked until the transaction ends. Each is read by its whole key: a range would lock its neighbours.
-HELD = "(SELECT generation FROM sqlqueue_publish_gate WHERE slot = %s LOCK IN SHARE MODE) = %s"
+# A gate that names a server is open there alone (see writer), for a publisher that knows about it.
+HELD = "(SELECT generation FROM sqlqueue_publish_gate WHERE slot = %s AND writer = {writer} LOCK IN SHARE MODE) = %s"
 IN_EPOCH = (
     " AND (SELECT epoch FROM sqlqueue_epoch_slot FORCE INDEX (sqlqueue_epoch_slot_topic)"
     " WHERE topic = %s AND slot = %s LOCK IN SHARE MODE) = %s"
 )
-GATED_TOPIC = f"IF({HELD}{{in_epochs}}, %s, NULL)"
-STEADY_TOPIC = GATED_TOPIC.replace("{in_epochs}", "")
 # The server that runs a statement, by what a restart does not change: its transactions do not outlive it.
 SERVER_LENGTH = 200
 HERE = f"LEFT(CONCAT_WS(' ', @@hostname, @@port, @@server_id, @@datadir), {SERVER_LENGTH})"
 # Which server the gate names, and which this is. Index: the primary key.
 STANDING = f"SELECT writer, value, {HERE} FROM sqlqueue_publish_gate WHERE slot = {NAMED}"
-# A gate that names a server is open there alone, see named_server. Its rows have generations below 0 (see generations),
-# so a publisher that knows of no named server is refused, and one on a server without any has nothing to ask.
-NAMED_HERE = f" AND writer = {HERE}"
 NONE_OR_HERE = f" AND (writer = '' OR writer = {HERE})"  # for who does not know whether a server is named
-NAMED_TOPIC = GATED_TOPIC.replace(" LOCK IN SHARE MODE", f"{NAMED_HERE} LOCK IN SHARE MODE", 1)
+GATED_TOPIC = f"IF({HELD}{{in_epochs}}, %s, NULL)"
+STEADY_TOPIC = GATED_TOPIC.format(writer="''", in_epochs="")
 # SQLite: under the lock of its one writer.
 CHECKED_TOPIC = "CASE WHEN (SELECT generation FROM sqlqueue_publish_gate WHERE slot = 0) = %s THEN %s END"
 # The first row's topic, where no topic was altered.
@@ -203,9 +200,8 @@ def _typed(column: str, value: str) -> str:
 def _gate(known: Known, at: int, conditions: Sequence[Condition]) -> tuple[str, list[Any]]:
     """Return the SQL of the first row's topic, and the gate's parameters, where topics were altered, or a server is
     named."""
-    text = NAMED_TOPIC if known.named else GATED_TOPIC
-    held = [at, known.stored, *(value for condition in conditions for value in condition)]
-    return text.replace("{in_epochs}", IN_EPOCH * len(conditions)), held
+    held = [at, known.generation, *(value for condition in conditions for value in condition)]
+    return GATED_TOPIC.format(writer=HERE if known.named else "''", in_epochs=IN_EPOCH * len(conditions)), held
 
 
 def _copying(

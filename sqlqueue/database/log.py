@@ -28,6 +28,7 @@ class Log:
         # What this process knows of the layouts of topics. It may be wrong: a publish statement that was made by it
         # says so.
         self.layout = FIRST
+        self.has_writer = False  # whether the gate has named a server to this process, see writer
         _made.append(self)
 
     @staticmethod
@@ -75,7 +76,7 @@ class Log:
         syntax = self.dialect
         text = f"INSERT INTO {into} VALUES {', '.join([row] * len(rows))}"
         values = [value for its in rows.values() for value in its]
-        if syntax.returns_inserted:
+        if not syntax.slotted:
             text += f" {syntax.ignore(conflict)} RETURNING {column}"
             return {key for (key,) in self.execute(text, values).fetchall()}
         try:
@@ -105,9 +106,9 @@ class Log:
 
 
 def forget_layouts() -> None:
-    """Forget what is known of the layouts of topics: for databases that were emptied."""
+    """Forget what is known of the layouts of topics, and of writers: for databases that were emptied."""
     for log in _made:
-        log.layout = FIRST
+        log.layout, log.has_writer = FIRST, False
 
 
 def current_log() -> Log:

@@ -15,7 +15,7 @@ from sqlqueue.database.driver import may_be_lost
 from sqlqueue.database.error_codes import FOR_GOOD, ErrorKind, classify
 from sqlqueue.database.lock_timeouts import limit_transaction
 from sqlqueue.database.log import Log
-from sqlqueue.database.session_guard import refuse_changing_session
+from sqlqueue.database.session import refuse_changing_session
 from sqlqueue.database.transactions import fresh_reads
 from sqlqueue.signals import announce, operation_retried
 

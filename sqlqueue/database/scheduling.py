@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlqueue.database.gate import inserted
-from sqlqueue.database.ids import Identity, identity_of
-from sqlqueue.database.insert_sql import KEEP_DUPLICATE, LogRow, Stored
+from sqlqueue.database.ids import Identity, identity_of, inserted
+from sqlqueue.database.insert_sql import KEEP_DUPLICATE, MARK, LogRow, Stored
 from sqlqueue.database.log import Log
 from sqlqueue.database.sizes import chunks
-from sqlqueue.database.validation import (
-    MARK_SCHEDULED,
-    SCHEDULE,
-    SCHEDULE_COPY,
-    SCHEDULED_AT,
-    SCHEDULED_LATER,
-    SCHEDULED_ONES,
-    scheduled,
-)
 
+SCHEDULE_COLUMNS = "topic, partition_key, message_id, payload, headers, priority, target_group, body, expires_after"
+SCHEDULE = f"INSERT INTO sqlqueue_scheduled_message ({SCHEDULE_COLUMNS}, due_at)"
+DUE = "COALESCE(%s, {later})"  # at a time, or in so many microseconds
+ROW = f"(%s, %s, %s, %s, %s, %s, %s, %s, %s, {DUE})"
+# Index: that of the source's key.
+SCHEDULE_COPY = (
+    f"{SCHEDULE} SELECT %s, %s, %s, original.payload, original.headers, %s, %s, original.body, NULL, {DUE}"
+    ' FROM {table} AS original WHERE original."{key}" = %s'
+)
+# As in the log: a duplicate changes nothing, and is marked. (Numbers of forwarded messages are below 0.)
+MARK_SCHEDULED = (
+    " ON DUPLICATE KEY UPDATE priority = sqlqueue_scheduled_message.priority"
+    f" + 0 * LAST_INSERT_ID(ABS(sqlqueue_scheduled_message.id) + {MARK})"
+)
+# Index: the primary key.
+SCHEDULED_ONES = (
+    "SELECT topic, message_id, partition_key FROM sqlqueue_scheduled_message{by_id} WHERE id BETWEEN %s AND %s"
+)
 # The other one in a form that no index serves.
 HAS_ID = "COALESCE(topic, '') = %s AND COALESCE(message_id, '') = %s AND COALESCE(partition_key, '') = %s"
 # Where an id is taken. Index: the unique ones.
@@ -35,7 +43,7 @@ EXISTING = (
 # for each other; MariaDB takes another index for an update if it is not told. Index: the primary key.
 REPLACE = (
     "UPDATE sqlqueue_scheduled_message{by_id} SET payload = %s, headers = %s, priority = %s, target_group = %s,"
-    f" body = %s, expires_after = %s, due_at = {{due}}, refused = {{false}}, refusal = NULL WHERE id = %s AND {HAS_ID}"
+    f" body = %s, expires_after = %s, due_at = {DUE}, refused = {{false}}, refusal = NULL WHERE id = %s AND {HAS_ID}"
 )
 TAKE = f"DELETE FROM sqlqueue_scheduled_message WHERE id = %s AND {HAS_ID}"
 WITHDRAW = "DELETE FROM sqlqueue_scheduled_message WHERE {in_schedule}"  # index: the unique one
@@ -43,8 +51,7 @@ WITHDRAW = "DELETE FROM sqlqueue_scheduled_message WHERE {in_schedule}"  # index
 
 class Existing(NamedTuple):
     """Where an id is taken: `offset` in the log, or `number`, the id of a row of the schedule, and when that one was
-    published, as the driver gives it (see Dialect.epoch), with its headers and target group. All are None for an id
-    that is free."""
+    published, as the driver gives it (see Dialect.epoch), with its headers and target group."""
 
     offset: int | None
     number: int | None
@@ -53,31 +60,61 @@ class Existing(NamedTuple):
     group: str | None = None
 
 
-def insert_scheduled(log: Log, rows: Sequence[LogRow]) -> None:
-    """Schedule messages of fresh ids, all or none of them."""
-    _in_statements(log, rows, _insert)
+def scheduled(row: LogRow) -> tuple[object, ...]:
+    """Return a row's values in the order of SCHEDULE_COLUMNS."""
+    seconds = None if row.expires is None else row.expires / 1_000_000
+    plain = (row.topic, row.key, row.id, row.payload, row.headers, row.priority, row.target_group)
+    return (*plain, row.body, seconds)
 
 
-def insert_new_scheduled(log: Log, rows: Sequence[LogRow]) -> set[Identity]:
-    """Schedule those of the messages whose ids are not scheduled, in the caller's transaction; return their identities.
-    In `rows` each is there once. Whether the log has them is the caller's to see."""
+def _due(log: Log, row: LogRow) -> tuple[object, int]:
+    """Return the parameters of DUE."""
+    due = row.scheduled_for
+    return (log.dialect.time(due), 0) if isinstance(due, datetime) else (None, round((due or 0) * 1_000_000))
+
+
+def insert_scheduled(log: Log, rows: Sequence[LogRow], may_repeat: bool = False) -> set[Identity]:
+    """Schedule messages, all or none of them; return the identities of those whose ids were not scheduled. In `rows`
+    each is there once. Whether the log has them is the caller's to see.
+
+    may_repeat: ids may be scheduled already; then in the caller's transaction
+    """
     new: set[Identity] = set()
-    _in_statements(log, rows, lambda *chunk: new.update(_insert_new(*chunk)))
+    several = list(chunks(log, [(*scheduled(row), *_due(log, row)) for row in rows]))
+    with log.atomic(savepoint=False) if len(several) > 1 else nullcontext():
+        for some in several:
+            new.update(_insert(log, some, may_repeat))
     return new
 
 
-def find_existing(log: Log, row: LogRow) -> Existing:
-    """Return where a row's id is taken, without locks."""
+def _insert(log: Log, rows: Sequence[Sequence[Any]], may_repeat: bool) -> Iterable[Identity]:
+    text = f"{SCHEDULE} VALUES {', '.join([ROW] * len(rows))}"
+    values = [value for row in rows for value in row]
+    identities = [(topic, id, key) for topic, key, id, *_ in rows]
+    if not may_repeat:
+        log.execute(text, values)
+        return identities
+    if log.dialect.vendor == "mysql":
+        first = log.execute(text + MARK_SCHEDULED, values).lastrowid
+        return inserted(log, SCHEDULED_ONES, first, identities)
+    found = log.execute(f"{text}{KEEP_DUPLICATE} RETURNING topic, message_id, partition_key", values).fetchall()
+    return [(topic, id, key) for topic, id, key in found]
+
+
+def find_existing(log: Log, row: LogRow) -> Existing | None:
+    """Return where a row's id is taken, without locks; None for an id that is free. One of the log comes first: a
+    message may have been published and scheduled in transactions that did not see each other."""
     text = _with_columns(log, EXISTING)
     found = [Existing._make(existing) for existing in log.execute(text, identity_of(row) * 2).fetchall()]
-    return max(found, key=lambda existing: existing.offset or 0, default=Existing(None, None, None))
+    return max(found, key=lambda existing: existing.offset or 0, default=None)
 
 
-def lock_existing(log: Log, row: LogRow) -> Existing:
-    """Return where a row's id is scheduled, as last committed, whatever the transaction's snapshot; lock it."""
+def lock_existing(log: Log, row: LogRow) -> Existing | None:
+    """Return where a row's id is scheduled, as last committed, whatever the transaction's snapshot; lock it. None for
+    one that is not scheduled."""
     text = _with_columns(log, EXISTING_SCHEDULED)
     found = log.execute(text + "{update}", identity_of(row)).fetchone()
-    return Existing._make(found) if found else Existing(None, None, None)
+    return Existing._make(found) if found else None
 
 
 def _with_columns(log: Log, text: str) -> str:
@@ -87,16 +124,9 @@ def _with_columns(log: Log, text: str) -> str:
 
 def replace_scheduled(log: Log, number: int, row: LogRow) -> bool:
     """Replace a scheduled message but for its id and the time of its publish; False if it is not there any more."""
-    later = "%s" if isinstance(row.scheduled_for, datetime) else "{later}"
     _, _, _, *content = scheduled(row)  # without what it is identified by
-    values = (*content, _due(log, row), number, *identity_of(row))
-    return bool(log.execute(REPLACE.replace("{due}", later), values).rowcount)
-
-
-def _due(log: Log, row: LogRow) -> object:
-    """Return the parameter that says when a row is due."""
-    due = row.scheduled_for
-    return log.dialect.time(due) if isinstance(due, datetime) else round((due or 0) * 1_000_000)
+    values = (*content, *_due(log, row), number, *identity_of(row))
+    return bool(log.execute(REPLACE, values).rowcount)
 
 
 def take_scheduled(log: Log, number: int, row: LogRow) -> bool:
@@ -115,31 +145,5 @@ def copy_scheduled(log: Log, row: LogRow) -> None:
     source = row.payload
     assert isinstance(source, Stored)
     text = SCHEDULE_COPY.replace("{table}", source.table).replace("{key}", source.key)
-    values = (row.topic, row.key, row.id, row.priority, row.target_group, _due(log, row), source.id)
+    values = (row.topic, row.key, row.id, row.priority, row.target_group, *_due(log, row), source.id)
     log.execute(text, values)
-
-
-def _in_statements(
-    log: Log, rows: Sequence[LogRow], insert: Callable[[Log, str, Sequence[Sequence[Any]]], Any]
-) -> None:
-    values: dict[str, list[tuple[object, ...]]] = {SCHEDULED_LATER: [], SCHEDULED_AT: []}
-    for row in rows:
-        form = SCHEDULED_AT if isinstance(row.scheduled_for, datetime) else SCHEDULED_LATER
-        values[form].append((*scheduled(row), _due(log, row)))
-    several = [(form, some) for form, its in values.items() for some in chunks(log, its)]
-    with log.atomic(savepoint=False) if len(several) > 1 else nullcontext():
-        for form, some in several:
-            insert(log, form, some)
-
-
-def _insert(log: Log, row: str, values: Sequence[Sequence[Any]], ending: str = "") -> Any:
-    text = f"{SCHEDULE} VALUES {', '.join([row] * len(values))}{ending}"
-    return log.execute(text, [value for some in values for value in some])
-
-
-def _insert_new(log: Log, row: str, values: Sequence[Sequence[Any]]) -> Iterable[Identity]:
-    if log.connection.vendor != "mysql":
-        ending = f"{KEEP_DUPLICATE} RETURNING topic, message_id, partition_key"
-        return [tuple(found) for found in _insert(log, row, values, ending).fetchall()]
-    first = _insert(log, row, values, MARK_SCHEDULED).lastrowid
-    return inserted(log, SCHEDULED_ONES, first, [(topic, id, key) for topic, key, id, *_ in values])

@@ -11,11 +11,11 @@ from django.core.checks import Warning as Caution
 from django.db import Error as DatabaseError
 
 from sqlqueue.database import replication_checks
-from sqlqueue.database.cluster import GALERA, cluster
 from sqlqueue.database.error_codes import ErrorKind, classify
 from sqlqueue.database.limits import is_pooled
 from sqlqueue.database.log import Log
-from sqlqueue.database.session_guard import change_of
+from sqlqueue.database.session import change_of
+from sqlqueue.database.writer import GALERA, cluster_kind
 
 MARIADB_LEAST = (10, 6)  # SKIP LOCKED
 MYSQL_LEAST = (8, 0, 17)  # SKIP LOCKED, expression defaults, a binary collation that does not pad
@@ -125,19 +125,16 @@ def _mysql(log: Log) -> Iterator[CheckMessage]:
             hint="sqlqueue needs one primary at a time: write to one node only, with an increment of 1.",
             id="sqlqueue.E005",
         )
-    several = cluster(log)
-    if several is None:
-        return
-    size = f" of {several.nodes} nodes" if several.nodes else ""
-    if several.kind == GALERA:
+    kind = cluster_kind(log)
+    if kind == GALERA:
         yield Caution(
-            f"{several.kind}{size}: what is published through others than the named one takes a detour",
+            "Galera: what is published through another node than the named one is forwarded to it",
             hint="Let one node be written to, if you can: queuedoctor says which one is named.",
             id="sqlqueue.W014",
         )
-    else:
+    elif kind:
         yield Error(
-            f"{several.kind}{size}: what is published through another node than the consumers' would be missed for "
+            f"{kind}: what is published through another node than the consumers' would be missed for "
             "good, so no consumer is started",
             hint="Let it have a single primary: SELECT group_replication_switch_to_single_primary_mode().",
             id="sqlqueue.E043",

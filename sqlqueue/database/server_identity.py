@@ -20,10 +20,9 @@ from typing import Any
 
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_session import Session, session_of_mysql, session_of_postgresql
-from sqlqueue.database.session_guard import refuse_changing_session
+from sqlqueue.database.session import refuse_changing_session
 from sqlqueue.exceptions import LeaseLost
 
-_named: set[Log] = set()
 CONNECTIONS_TRIED = 10  # to find the named server behind a balancer
 
 PROVEN, REFUTED = -1_000_000, -1_000_001  # in a row that a proven statement returns beside its own
@@ -52,16 +51,6 @@ class NotNamedServer(SessionReplaced):
             f"this is the server {here!r}, and the one that messages enter through is {self.writer!r}: no partition is "
             "served from here"
         )
-
-
-def seen_named(log: Log) -> bool:
-    """Tell whether the gate has named a server to this process."""
-    return log in _named
-
-
-def forget_named() -> None:
-    """Forget that the gate has named a server: for databases that were emptied."""
-    _named.clear()
 
 
 def proof_condition(server: ServerIdentity | None) -> tuple[str, tuple[object, ...]]:
@@ -101,7 +90,7 @@ def look(log: Log) -> Session:
 def lead(log: Log) -> None:
     """Where the gate names a server, let this thread's connection lead to that one. No statement for one that does.
     Raises NotNamedServer if none can be found that does."""
-    if seen_named(log):
+    if log.has_writer:
         session_of_connection(log)
 
 
@@ -126,8 +115,7 @@ def _look_at_mysql(log: Log) -> Session:
     try:
         for _ in range(CONNECTIONS_TRIED):
             session = session_of_mysql(log.execute, connection.mysql_is_mariadb)
-            if session.writer:
-                _named.add(log)
+            log.has_writer = log.has_writer or bool(session.writer)
             if session.writer in ("", session.here):
                 return session
             if connection.in_atomic_block or session.writer == f"-{session.here}":

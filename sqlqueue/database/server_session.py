@@ -19,7 +19,7 @@ START = "UUID_SHORT() >> 24"
 # value: a proxy that repeats the statement in another session sets another one.
 SET_SESSION = "SET @sqlqueue_session = UUID()"
 AGE = f"UNIX_TIMESTAMP() - CAST(({START}) & 4294967295 AS SIGNED)"  # seconds
-# In a cluster of several writable servers, which one is named, see database.named_server. Index: the primary key.
+# In a cluster of several writable servers, which one is named, see database.writer. Index: the primary key.
 WHICH_NAMED = f"(SELECT writer FROM sqlqueue_publish_gate WHERE slot = {NAMED})"
 LOOK_MYSQL = f"""
     SELECT {AGE}, {WHICH_NAMED}, {HERE}, @sqlqueue_session, 'server_uuid', @@server_uuid, {START}, @@hostname, @@port,

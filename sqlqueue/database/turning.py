@@ -30,14 +30,11 @@ SHOW_SEQUENCE = "GRANT SELECT ON SEQUENCE sqlqueue_generation TO PUBLIC"
 USED = "SELECT PG_SEQUENCE_LAST_VALUE('sqlqueue_generation')"  # what publishers read: NULL before the first SETVAL
 NEWEST_LAYOUT = "SELECT MAX(generation) FROM sqlqueue_layout"
 CHANGING = "SELECT id FROM sqlqueue_epoch_slot LIMIT 1"
-# A gate that names a server has its generations below 0, see generations.
-READ = "{greatest}(generation, -1 - generation)"
-WRITE = "CASE WHEN writer = '' THEN {number} ELSE -1 - {number} END"
-HIGHEST = f"SELECT MAX({READ}) FROM sqlqueue_publish_gate WHERE slot >= 0"
+HIGHEST = "SELECT MAX(generation) FROM sqlqueue_publish_gate WHERE slot >= 0"
 # Index of all: the primary key; (topic, slot).
-BEHIND = f"SELECT slot FROM sqlqueue_publish_gate WHERE slot >= 0 AND {READ} <> %s ORDER BY slot"
+BEHIND = "SELECT slot FROM sqlqueue_publish_gate WHERE slot >= 0 AND generation <> %s ORDER BY slot"
 GIVEN = ("row_key", "number")  # a row, and what it is turned to
-SWITCH = f"generation = {WRITE.format(number=GIVEN[1])}"
+SWITCH = f"generation = {GIVEN[1]}"
 UNTURNED = "SELECT id FROM sqlqueue_epoch_slot WHERE topic = %s AND epoch <> %s ORDER BY slot"
 SWITCH_SLOT = f"epoch = {GIVEN[1]}"
 LIMIT = "SET SESSION innodb_lock_wait_timeout = %s"
@@ -93,10 +90,7 @@ def put_in_force(log: Log, generation: int) -> None:
     if log.connection.vendor == "postgresql":
         log.execute("SELECT SETVAL('sqlqueue_generation', %s)", (generation,))
     else:
-        log.execute(
-            f"UPDATE sqlqueue_publish_gate SET generation = {WRITE.format(number='%s')} WHERE slot >= 0",
-            (generation, generation),
-        )
+        log.execute("UPDATE sqlqueue_publish_gate SET generation = %s WHERE slot >= 0", (generation,))
 
 
 def gate_rows_behind(log: Log, generation: int) -> list[int]:

@@ -17,7 +17,7 @@ from sqlqueue.core.keys import (
     partition_of,
 )
 from sqlqueue.core.new_message import NewMessage
-from sqlqueue.database.insert_sql import MARK, LogRow
+from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 
 CREATE_TOPIC = (
@@ -26,23 +26,6 @@ CREATE_TOPIC = (
 )
 # Index: the primary key.
 STORED_TOPIC = "SELECT name, partitions, priorities, databases FROM sqlqueue_topic WHERE name = %s"
-SCHEDULE_COLUMNS = "topic, partition_key, message_id, payload, headers, priority, target_group, body, expires_after"
-SCHEDULE = f"INSERT INTO sqlqueue_scheduled_message ({SCHEDULE_COLUMNS}, due_at)"
-# Index: that of the source's key.
-SCHEDULE_COPY = (
-    f"{SCHEDULE} SELECT %s, %s, %s, original.payload, original.headers, %s, %s, original.body, NULL, {{later}}"
-    ' FROM {table} AS original WHERE original."{key}" = %s'
-)
-SCHEDULED_LATER = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, {later})"
-SCHEDULED_AT = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
-# As in the log: a duplicate changes nothing, and is marked. (Numbers of the detour are below 0.)
-MARK_SCHEDULED = (
-    " ON DUPLICATE KEY UPDATE priority = sqlqueue_scheduled_message.priority"
-    f" + 0 * LAST_INSERT_ID(ABS(sqlqueue_scheduled_message.id) + {MARK})"
-)
-SCHEDULED_ONES = (
-    "SELECT topic, message_id, partition_key FROM sqlqueue_scheduled_message{by_id} WHERE id BETWEEN %s AND %s"
-)
 
 
 class TopicInfo(NamedTuple):
@@ -97,10 +80,3 @@ def log_row(info: TopicInfo, message: NewMessage, payload: str, headers: str | N
     # A message without a key goes to the partition of its id: evenly spread, and a repeated id to the same one.
     partition = partition_of(key or id, info.partitions)
     return LogRow(info.name, partition, priority, key, id, payload, headers, group or "")
-
-
-def scheduled(row: LogRow) -> tuple[object, ...]:
-    """Return a row's values in the order of SCHEDULE."""
-    seconds = None if row.expires is None else row.expires / 1_000_000
-    plain = (row.topic, row.key, row.id, row.payload, row.headers, row.priority, row.target_group)
-    return (*plain, row.body, seconds)

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
-from sqlqueue.database.cluster import identity
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.lock_timeouts import TableLocked, unless_locked
 from sqlqueue.database.log import Log
+from sqlqueue.database.writer import identity
 from sqlqueue.models import SubscriberHeartbeat
 from sqlqueue.models.subscriber_heartbeat import AHEAD
 from sqlqueue.version import __version__

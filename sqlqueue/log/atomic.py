@@ -10,7 +10,7 @@ from sqlqueue.core.outcomes import COMMITTED, Outcome
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database.log import Log
-from sqlqueue.database.transaction_guard import Guard
+from sqlqueue.database.transactions import Guard
 from sqlqueue.exceptions import LeaseLost
 from sqlqueue.log import fence
 

@@ -113,7 +113,7 @@ class Call:
         return answer
 
     def _in_log(self) -> bool:
-        """Tell whether the message has entered the log: it may have taken the detour. If it has left the log since, its
+        """Tell whether the message has entered the log: it may have been forwarded. If it has left the log since, its
         reply tells where it was."""
         if not self._offset:
             topic, id, key = self._topic, self._published.id, self._key

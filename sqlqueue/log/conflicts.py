@@ -20,7 +20,6 @@ from sqlqueue.database.log import Log
 from sqlqueue.database.scheduling import (
     Existing,
     find_existing,
-    insert_new_scheduled,
     insert_scheduled,
     lock_existing,
     replace_scheduled,
@@ -77,17 +76,15 @@ def _schedule(log: Log, row: LogRow) -> tuple[int | None, Status]:
     existing = find_existing(log, row)
     vanished = False
     while True:
-        if existing.offset is not None:
-            return existing.offset, IGNORED
-        if existing.number is not None:
-            if not row.replace:
-                return None, IGNORED
+        if existing is not None:
+            if existing.number is None or not row.replace:
+                return existing.offset, IGNORED
             if _replaced(log, existing, row, partial(replace_scheduled, log, existing.number, row)):
                 return None, UPDATED
             vanished = True  # cancelled, or in the log now
         # In one transaction, for the scheduler might move what is committed before the log is looked at.
         with log.atomic(savepoint=False):
-            if insert_new_scheduled(log, [row]):
+            if insert_scheduled(log, [row], may_repeat=True):
                 offset = find_offset(log, row, latest=vanished)
                 if offset is None:
                     return None, CREATED
@@ -100,13 +97,13 @@ def _schedule(log: Log, row: LogRow) -> tuple[int | None, Status]:
 
 def _replace_now(log: Log, row: LogRow) -> tuple[int | None, Status]:
     existing = find_existing(log, row)
-    while existing.offset is None and existing.number is not None:
+    while existing is not None and existing.number is not None:
         with log.atomic(savepoint=False):
             if _replaced(log, existing, row, partial(take_scheduled, log, existing.number, row)):
                 offset, created = insert_one(log, _as_published(log, row, existing), may_repeat=True, look=False)
                 return offset, UPDATED if created else IGNORED
         existing = lock_existing(log, row)
-    if existing.offset is not None:
+    if existing is not None:
         return existing.offset, IGNORED
     offset, created = insert_one(log, row, may_repeat=True, look=False)
     return offset, CREATED if created else IGNORED
@@ -194,7 +191,7 @@ def _add_now(log: Log, rows: Sequence[LogRow], indexes: Sequence[int], statuses:
 
 def _add_later(log: Log, rows: Sequence[LogRow], indexes: Sequence[int], statuses: list[Status]) -> None:
     some = [rows[index] for index in indexes]
-    new = insert_new_scheduled(log, some)
+    new = insert_scheduled(log, some, may_repeat=True)
     moved = ids_in_log(log, [row for row in some if row.named and identity_of(row) in new])  # since it was looked
     withdraw(log, moved)
     for index, row in zip(indexes, some):

@@ -16,7 +16,7 @@ from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import storable
 from sqlqueue.database import retries
 from sqlqueue.database.clock import moment
-from sqlqueue.database.detour import GateElsewhere
+from sqlqueue.database.forwarding import GateElsewhere
 from sqlqueue.database.gate import SCHEDULER, insert_new, take_duty
 from sqlqueue.database.ids import identity_of
 from sqlqueue.database.insert_sql import LogRow, Stored

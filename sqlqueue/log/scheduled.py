@@ -24,7 +24,7 @@ from sqlqueue.payloads.versions import callers
 from sqlqueue.twins import async_twin, refuse_in_async
 
 AT_ONCE = 500
-BEFORE_ALL = -(1 << 63)  # what has taken the detour (database.detour) has numbers below 0
+BEFORE_ALL = -(1 << 63)  # what was forwarded (database.forwarding) has numbers below 0
 # Index: the unique one.
 GET = """
     SELECT {payload}, {headers}, priority, target_group, {due}, {published}, refusal, body, expires_after

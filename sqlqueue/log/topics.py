@@ -13,11 +13,9 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic
 from sqlqueue.core.periodic import PERIODIC_TOPIC
 from sqlqueue.core.relay import is_relay_topic
 from sqlqueue.database import retries
-from sqlqueue.database.aside import aside
 from sqlqueue.database.log import Log, all_logs, forget_layouts, logs_of
-from sqlqueue.database.server_identity import forget_named
-from sqlqueue.database.session_guard import refuse_changing_session
-from sqlqueue.database.transactions import remember_once_committed
+from sqlqueue.database.session import refuse_changing_session
+from sqlqueue.database.transactions import aside, remember_once_committed
 from sqlqueue.database.validation import CREATE_TOPIC, STORED_TOPIC, TopicInfo, refuse_dead_letters, undeclared
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.published_topic import PublishedTopic
@@ -99,7 +97,6 @@ def forget_topics() -> None:
     _known.clear()
     _published.clear()
     forget_layouts()
-    forget_named()
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from sqlqueue.core.keys import new_id
 from sqlqueue.database import retries
-from sqlqueue.database.aside import aside
 from sqlqueue.database.gate import COLLECTOR, take_duty
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.log import Log
 from sqlqueue.database.sizes import chunks, insert_all
+from sqlqueue.database.transactions import aside
 
 TABLE = "sqlqueue_unique_message"
 INTO = f"{TABLE} (digest, topic, partition_key, message_id, published_at)"
@@ -131,10 +131,10 @@ def _hold(log: Log, rows: Mapping[str, LogRow]) -> dict[str, Held]:
     age = syntax.remaining("published_at")
     for some in chunks(log, _values(rows.items()), CHUNK):
         text = f"INSERT INTO {INTO} VALUES {', '.join([ROW] * len(some))} {syntax.upsert('digest', LOCK)}"
-        if syntax.returns_inserted:
+        if not syntax.slotted:
             text += f" RETURNING digest, message_id, {age}"
         cursor = log.execute(text, [value for values in some for value in values])
-        if not syntax.returns_inserted:  # this reads what was committed last, too: it locks what is locked already
+        if syntax.slotted:  # this reads what was committed last, too: it locks what is locked already
             text = syntax.lock_free(TABLE, "digest", len(some), ("message_id", age))
             cursor = log.execute(text, [digest for digest, *_ in some])
         found.update({digest: Held(id, -float(left)) for digest, id, left in cursor.fetchall()})

@@ -64,9 +64,9 @@ def _beside(log: Log, row: LogRow, found: Pending) -> tuple[int | None, str, Sta
     if not (row.replace and found.scheduled):
         return found.offset, found.id, IGNORED
     if row.named and row.id != found.id:
-        taken = find_existing(log, row).offset
-        if taken is not None:
-            return taken, row.id, IGNORED
+        taken = find_existing(log, row)
+        if taken is not None and taken.offset is not None:
+            return taken.offset, row.id, IGNORED
     row = row._replace(id=found.id, named=True)
     offset, status = add(log, row)
     if status == CREATED:  # it was cancelled meanwhile

@@ -9,7 +9,6 @@ from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.database.fields import ExactField
 from sqlqueue.database.gate import DUTIES
-from sqlqueue.database.generations import read, stored
 from sqlqueue.database.insert_sql import HORIZON, NAMED, SERVER_LENGTH, SLOTS
 from sqlqueue.database.log import Log
 from sqlqueue.database.turning import catch_up, make_sequence, newest_layout
@@ -20,8 +19,7 @@ THERE = "SELECT slot, generation, writer FROM sqlqueue_publish_gate"
 class PublishGate(models.Model):
     """A few hundred fixed rows. Every publish on MySQL locks one in share mode until it commits; see database.horizon.
     A few more, on every database, are locked by exclusive tasks. writer: the named server of a cluster of several
-    writable ones, "" if none is named; the generation is below 0 then; value: see database.named_server, and of one row
-    database.horizon."""
+    writable ones, "" if none is named; value: see database.writer, and of one row database.horizon."""
 
     slot = models.IntegerField(_("slot"), primary_key=True)
     generation = models.IntegerField(
@@ -44,12 +42,12 @@ def fill(log: Log) -> None:
     make_sequence(log)
     catch_up(log)
     there = {slot: (generation, writer) for slot, generation, writer in log.execute(THERE).fetchall()}
-    generation = max([read(generation) for slot, (generation, _) in there.items() if slot >= 0], default=None)
+    generation = max([generation for slot, (generation, _) in there.items() if slot >= 0], default=None)
     writer = max([writer for _, writer in there.values()], default="")
     if generation is None:
         generation = newest_layout(log)
     missing = set(range(SLOTS)).difference(there)
-    _insert(log, missing, stored(generation) if writer else generation, writer)
+    _insert(log, missing, generation, writer)
     _insert(log, {*DUTIES, HORIZON}.difference(there), 0)
     _insert(log, {NAMED}.difference(there), 0, writer)
 

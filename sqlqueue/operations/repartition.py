@@ -20,7 +20,7 @@ from typing import Final
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.relay import is_relay_topic
 from sqlqueue.core.settings import MOST_PARTITIONS
-from sqlqueue.database import named_server, retries, turning
+from sqlqueue.database import retries, turning, writer
 from sqlqueue.database.gate import LAYOUT, take_duty
 from sqlqueue.database.generations import EPOCH_SLOTS
 from sqlqueue.database.horizon import Horizon, on_one_server
@@ -83,7 +83,7 @@ def _begin(log: Log, topic: str, partitions: int, server: ServerIdentity | None)
     present = open_block(log, topic)
     if present.partitions == partitions:
         raise ConfigurationError(f"topic {topic!r} has {partitions} partitions already")
-    named_server.refuse_elsewhere(log)
+    writer.refuse_elsewhere(log)
     later = later_block(log, topic, partitions)
     if log.dialect.slotted:
         insert_turning(log, topic, later)
@@ -212,7 +212,7 @@ def _switch(log: Log, change: Change, switch: Callable[..., int], to: int, rows:
         return 0
     if switch is turning.switch_slots and turning.gate_rows_behind(log, change.generation):
         return 0  # a publisher may still not ask the slots
-    named_server.refuse_elsewhere(log)
+    writer.refuse_elsewhere(log)
     return switch(log, to, rows, wait)
 
 

@@ -9,10 +9,10 @@ from django.db import connections
 from django.test import Client, override_settings
 from pytest_django import DjangoDbBlocker
 
-from sqlqueue.database import cluster
-from sqlqueue.database.cluster import Cluster, identity, recognize
+from sqlqueue.database import writer
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_checks import findings
+from sqlqueue.database.writer import GALERA, MULTI_PRIMARY, cluster_kind, identity
 from sqlqueue.leases import heartbeat
 from sqlqueue.management.commands.queuedoctor import _check_findings as check_findings
 from sqlqueue.management.diagnostics import read
@@ -32,32 +32,35 @@ from tests.servers.group_member import BEGIN, GroupMember
 from tests.servers.mariadb import PrivateMariaDB
 from tests.servers.private import PrivateServer
 
-GALERA = {"wsrep_on": "ON", "wsrep_provider": "/usr/lib/galera/libgalera_smm.so"}
+NODE = {"wsrep_on": "ON", "wsrep_provider": "/usr/lib/galera/libgalera_smm.so"}
 GROUP = {"group_replication_group_name": "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"}
 
 
+@pytest.mark.django_db
+@pytest.mark.database("mariadb", "mysql")
 @pytest.mark.parametrize(
-    ("variables", "galera_size", "members", "found"),
+    ("variables", "members", "kind"),
     [
-        ({}, 0, 0, None),
-        (GALERA, 3, 0, Cluster("Galera", 3)),
-        (GALERA, 0, 0, Cluster("Galera", 0)),
-        (GALERA | {"wsrep_on": "OFF"}, 0, 0, None),
-        (GALERA | {"wsrep_provider": "none"}, 0, 0, None),
-        (GROUP | {"group_replication_single_primary_mode": "ON"}, 0, 3, None),
-        (GROUP | {"group_replication_single_primary_mode": "OFF"}, 0, 3, Cluster("multi-primary Group Replication", 3)),
-        (GROUP | {"group_replication_single_primary_mode": "OFF"}, 0, 0, None),  # installed, and not started
+        ({}, False, ""),
+        (NODE, False, GALERA),
+        (NODE | {"wsrep_on": "OFF"}, False, ""),
+        (NODE | {"wsrep_provider": "none"}, False, ""),
+        (GROUP | {"group_replication_single_primary_mode": "ON"}, True, ""),
+        (GROUP | {"group_replication_single_primary_mode": "OFF"}, True, MULTI_PRIMARY),
+        (GROUP | {"group_replication_single_primary_mode": "OFF"}, False, ""),  # installed, and not started
     ],
 )
 def test_clusters_are_told_by_their_variables(
-    variables: dict[str, str], galera_size: int, members: int, found: Cluster | None
+    variables: dict[str, str], members: bool, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert recognize(variables, galera_size, members) == found
+    monkeypatch.setattr(writer, "_variables", lambda log: variables)
+    monkeypatch.setattr(writer, "_has_members", lambda log: members)
+    assert cluster_kind(LOG) == kind
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_server_that_stands_alone_is_no_cluster_and_has_an_identity(database_name: str) -> None:
-    assert cluster.cluster(LOG) is None
+    assert cluster_kind(LOG) == ""
     assert bool(identity(LOG)) == (database_name != "sqlite")
     heartbeat.beat(LOG, "me", [("g", "t")], 30)
     beat = SubscriberHeartbeat.objects.get()
@@ -72,8 +75,8 @@ def test_a_server_that_stands_alone_is_no_cluster_and_has_an_identity(database_n
 def test_servers_on_hosts_with_long_names_have_different_identities(monkeypatch: pytest.MonkeyPatch) -> None:
     found = set()
     for uuid in (f"aaaaaaaa-aaaa-aaaa-aaaa-{number:012}" for number in range(2)):
-        seen = {"hostname": "host" * cluster.IDENTITY_LENGTH, "port": "65535", "server_uuid": uuid}
-        monkeypatch.setattr(cluster, "_variables", lambda connection, seen=seen: seen)
+        seen = {"hostname": "host" * writer.IDENTITY_LENGTH, "port": "65535", "server_uuid": uuid}
+        monkeypatch.setattr(writer, "_variables", lambda log, seen=seen: seen)
         heartbeat.beat(LOG, uuid, [("g", "t")], 30)
         found.add(SubscriberHeartbeat.objects.get(subscriber=uuid).server)
     assert len(found) == 2
@@ -112,7 +115,7 @@ def test_no_consumer_is_started_on_a_group_with_several_primaries(own_servers: N
         with connections[name].cursor() as cursor:
             for statement in BEGIN:
                 cursor.execute(statement)
-        assert cluster.cluster(Log.of(name)) == Cluster("multi-primary Group Replication", 1)
+        assert cluster_kind(Log.of(name)) == MULTI_PRIMARY
         assert [found.id for found in findings(Log.of(name))] == ["sqlqueue.E043"]
         with override_settings(SQLQUEUE={"DATABASE": name}, DATABASE_ROUTERS=[]):
             with pytest.raises(CommandError, match=r"no consumer is started \(sqlqueue\.E043\)"):
@@ -129,11 +132,11 @@ def test_no_consumer_is_started_on_a_group_with_several_primaries(own_servers: N
 @pytest.mark.skipif(bool(galera.missing()), reason=galera.missing())
 def test_a_galera_node_is_recognized(own_servers: None) -> None:
     with GaleraNode() as node, alias("galera", node) as name:
-        assert cluster.cluster(Log.of(name)) == Cluster("Galera", 1)
+        assert cluster_kind(Log.of(name)) == GALERA
         assert [found.id for found in findings(Log.of(name))] == ["sqlqueue.W014"]
         with override_settings(SQLQUEUE={"DATABASE": name}, DATABASE_ROUTERS=[]):
             told = [(found.level, found.text) for found in check_findings() if found.about == "check sqlqueue.W014"]
-        text = "Galera of 1 nodes: what is published through others than the named one takes a detour"
+        text = "Galera: what is published through another node than the named one is forwarded to it"
         assert told == [(WARNING, text)]
         with PrivateMariaDB() as other, alias("other", other) as another:
             assert identity(Log.of(name)) != identity(Log.of(another))

@@ -11,10 +11,10 @@ from django.test import override_settings
 from pytest_django import DjangoDbBlocker
 
 from sqlqueue import publish
-from sqlqueue.database import named_server
-from sqlqueue.database.aside import aside
+from sqlqueue.database import writer
 from sqlqueue.database.log import Log, forget_layouts
 from sqlqueue.database.server_checks import findings
+from sqlqueue.database.transactions import aside
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Layout, Message, ScheduledMessage
 from tests.database.test_cluster import alias
@@ -45,9 +45,9 @@ def nodes(django_db_blocker: DjangoDbBlocker) -> Iterator[tuple[str, str]]:
         stack.enter_context(override_settings(DATABASE_ROUTERS=[]))
         call_command("migrate", database=a, verbosity=0)
         Log.of(a).execute(BUSY)
-        named_server.take_over(Log.of(a), named_server.standing(Log.of(a)))
-        assert named_server.open_log(Log.of(a))
-        wait_until(lambda: named_server.standing(Log.of(b)).writer == named_server.standing(Log.of(a)).here)
+        writer.take_over(Log.of(a), writer.writer_state(Log.of(a)))
+        assert writer.open_log(Log.of(a))
+        wait_until(lambda: writer.writer_state(Log.of(b)).writer == writer.writer_state(Log.of(a)).here)
         yield a, b
 
 
@@ -71,8 +71,8 @@ def test_what_the_former_server_commits_after_the_change_is_refused(nodes: tuple
             publish_on(former, "too late")
             publish_on(BESIDE, "with a higher offset")
             Log.of(new).execute(KEEP_BUSY)  # so that the former one does not hear of the change at once
-            assert named_server.take_over(Log.of(new), named_server.standing(Log.of(new)))
-            assert named_server.open_log(Log.of(new))
+            assert writer.take_over(Log.of(new), writer.writer_state(Log.of(new)))
+            assert writer.open_log(Log.of(new))
             assert visible(new) == ["before", "with a higher offset"]
 
     with pytest.raises(OperationalError) as raised:
@@ -140,7 +140,7 @@ def balanced(nodes: tuple[str, str], tmp_path: Path) -> Iterator[str]:
     try:
         proxy.route(*nodes)
         with alias("balanced", proxy) as one:
-            while named_server.standing(Log.of(one)).here != named_server.standing(Log.of(a)).here:
+            while writer.writer_state(Log.of(one)).here != writer.writer_state(Log.of(a)).here:
                 connections[one].close()
             yield one
     finally:

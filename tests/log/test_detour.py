@@ -20,13 +20,13 @@ from sqlqueue.consumers.background.operations import SchedulerTask
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.consumers.background.writer import TAKE_OVER_AFTER, NamedServerTask
 from sqlqueue.core.outcomes import ACKED
-from sqlqueue.database import detour, named_server, server_identity
-from sqlqueue.database.detour import GateElsewhere
+from sqlqueue.database import forwarding, server_identity, writer
 from sqlqueue.database.error_codes import ErrorKind, classify
+from sqlqueue.database.forwarding import GateElsewhere
 from sqlqueue.database.gate import insert_new
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.insert_sql import HERE, NAMED, SERVER_LENGTH, LogRow
-from sqlqueue.database.scheduling import insert_new_scheduled
+from sqlqueue.database.scheduling import insert_scheduled
 from sqlqueue.database.server_identity import CONNECTIONS_TRIED, NotNamedServer, ServerIdentity, look
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.calls import Call
@@ -39,14 +39,12 @@ from tests.logs import LOG
 from tests.processes import wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database("mariadb", "mysql")]
-WRITTEN = "UPDATE sqlqueue_publish_gate SET writer = %s, generation = CASE WHEN %s = '' THEN {plain} ELSE {named} END"
 
 
-def name(writer: str) -> None:
+def name(server: str) -> None:
     """Let the gate name a server."""
-    text = WRITTEN.format(plain="GREATEST(generation, -1 - generation)", named="LEAST(generation, -1 - generation)")
-    LOG.execute(f"{text} WHERE slot >= 0", (writer, writer))
-    PublishGate.objects.filter(slot=NAMED).update(writer=writer, value=1)
+    PublishGate.objects.filter(slot__gte=0).update(writer=server)
+    PublishGate.objects.filter(slot=NAMED).update(writer=server, value=1)
     server_identity.forget_session(LOG)
 
 
@@ -56,17 +54,17 @@ def elsewhere() -> Iterator[None]:
     name("another")
     yield
     name("")
-    server_identity.forget_named()
+    LOG.has_writer = False
 
 
 def here() -> str:
-    return named_server.standing(LOG).here
+    return writer.writer_state(LOG).here
 
 
-def led_to(task: NamedServerTask, found: named_server.Standing, run_once=NamedServerTask.run_once) -> bool:
+def led_to(task: NamedServerTask, found: writer.WriterState, run_once=NamedServerTask.run_once) -> bool:
     """Let a task see what it would on another server."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sqlqueue.consumers.background.writer.named_server", SimpleNamespace(standing=lambda _: found))
+        patch.setattr("sqlqueue.consumers.background.writer.writer", SimpleNamespace(writer_state=lambda _: found))
         return run_once(task)
 
 
@@ -129,7 +127,7 @@ def test_a_later_message_of_a_key_is_due_later_whatever_its_servers_clock_says()
 
 def test_a_message_that_was_postponed_is_not_on_its_way_any_more() -> None:
     publish("t", 1, key="k", id="a")
-    publish("t", 2, key="k", id="a", on_conflict="replace", delay=detour.AHEAD + 60)
+    publish("t", 2, key="k", id="a", on_conflict="replace", delay=forwarding.CLOCK_TOLERANCE + 60)
     assert ScheduledMessage.objects.get().pk < 0
     name(here())
     assert publish("t", 3, key="k").offset is not None
@@ -144,8 +142,8 @@ def test_nothing_enters_the_log_until_the_barrier_has_been_carried_out() -> None
     name("-" + here())
     assert publish("t", 1).offset is None
     assert move_due(LOG) == 0
-    assert named_server.open_log(LOG)
-    assert not named_server.open_log(LOG)
+    assert writer.open_log(LOG)
+    assert not writer.open_log(LOG)
     server_identity.forget_session(LOG)
     assert move_due(LOG) == 1
 
@@ -171,7 +169,9 @@ def test_an_id_counts_once_and_is_found_in_the_detour() -> None:
 
 def test_an_id_is_scheduled_once_beside_the_detour_whoever_has_looked_before() -> None:
     publish("t", 1, id="a")
-    assert insert_new_scheduled(LOG, [LogRow("t", 0, 0, "", "a", "2", None, "", scheduled_for=60.0)]) == set()
+    assert (
+        insert_scheduled(LOG, [LogRow("t", 0, 0, "", "a", "2", None, "", scheduled_for=60.0)], may_repeat=True) == set()
+    )
     assert waiting() == [1]
 
 
@@ -214,8 +214,8 @@ def test_a_message_that_cannot_enter_the_log_holds_up_no_other() -> None:
 
 
 def test_a_missing_row_of_the_gate_is_no_reason_for_a_detour(monkeypatch: pytest.MonkeyPatch) -> None:
-    for writer in ("", "another"):
-        name(writer)
+    for server in ("", "another"):
+        name(server)
         monkeypatch.setattr("sqlqueue.database.insert_sql.slot", lambda: 100_000)
         with pytest.raises(IntegrityError, match="topic"):
             publish("t", 1)
@@ -228,17 +228,17 @@ def test_a_row_that_the_gate_lacked_names_the_same_server() -> None:
     PublishGate.objects.filter(slot=7).delete()
     fill(LOG)
     row = PublishGate.objects.get(slot=7)
-    assert (row.writer, row.generation) == ("another", -1)
+    assert (row.writer, row.generation) == ("another", 0)
 
 
-def test_a_server_that_names_none_has_the_statement_that_it_had() -> None:
+def test_a_server_that_names_none_asks_for_no_server() -> None:
     name("")
     publish("t", 1)
     with CaptureQueriesContext(connection) as seen:
         publish("t", 2)
     texts = [query["sql"] for query in seen if "SUBSCRIBER" not in query["sql"].upper()]  # whom to wake
     assert len(texts) == 1
-    assert "writer" not in texts[0]
+    assert "@@hostname" not in texts[0]
     assert "sqlqueue_scheduled_message" not in texts[0]
 
 
@@ -267,7 +267,7 @@ def test_the_horizon_rises_on_the_named_server_alone() -> None:
     publish("t", 1)
     look(LOG)
     name("another")
-    server_identity.forget_named()  # who has not looked since must not believe the locks of this one either
+    LOG.has_writer = False  # who has not looked since must not believe the locks of this one either
     horizon = Horizon(LOG)
     for _ in range(3):
         assert horizon.probe(highest_offset(LOG)) == 0
@@ -321,20 +321,20 @@ def test_what_cannot_take_the_detour_is_refused() -> None:
 
 def test_the_server_takes_over_from_one_whose_name_is_not_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
     changes: list[str] = []
-    task = NamedServerTask(LOG, lambda: changes.append(named_server.standing(LOG).writer))
+    task = NamedServerTask(LOG, lambda: changes.append(writer.writer_state(LOG).writer))
     publish("t", 1)
     task.run_once()
     PublishGate.objects.filter(slot=NAMED).update(value=2)
     monkeypatch.setattr("sqlqueue.consumers.background.writer.TAKE_OVER_AFTER", 0.0)
     task.run_once()  # it was renewed: but after no time at all it takes over
-    assert named_server.standing(LOG).writer == "-" + here()
+    assert writer.writer_state(LOG).writer == "-" + here()
     task.run_once()
     assert changes == ["-" + here()]
     gate = PublishGate.objects.filter(slot__gte=0)
-    assert set(gate.values_list("writer", "generation")) == {(here(), -1)}
+    assert set(gate.values_list("writer", "generation")) == {(here(), 0)}
     task.run_once()
     assert move_due(LOG) == 1
-    assert named_server.standing(LOG).renewals > 3
+    assert writer.writer_state(LOG).renewals > 3
 
 
 def test_who_lets_a_server_take_over_has_time_to_open_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,18 +343,18 @@ def test_who_lets_a_server_take_over_has_time_to_open_the_log(monkeypatch: pytes
     task = NamedServerTask(LOG, lambda: None)
     assert not task.run_once()
     assert not task.run_once()
-    assert named_server.standing(LOG).writer == "-another"
+    assert writer.writer_state(LOG).writer == "-another"
     monkeypatch.setattr("sqlqueue.consumers.background.writer.OPEN_AFTER", 0.0)
     assert task.run_once()
-    assert named_server.standing(LOG).writer == "-" + here()
+    assert writer.writer_state(LOG).writer == "-" + here()
 
 
 def test_one_process_opens_the_log_and_another_one_only_if_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     name("-" + here())
     changes: list[str] = []
-    task = NamedServerTask(LOG, lambda: changes.append(named_server.standing(LOG).writer))
+    task = NamedServerTask(LOG, lambda: changes.append(writer.writer_state(LOG).writer))
     assert not task.run_once()
-    assert named_server.standing(LOG).closed
+    assert writer.writer_state(LOG).closed
     monkeypatch.setattr("sqlqueue.consumers.background.writer.HELP_AFTER", 0.0)
     assert task.run_once()
     task.run_once()
@@ -367,7 +367,7 @@ def test_a_lost_connection_makes_nobody_wait_longer_for_a_server_that_is_gone() 
     task._since -= TAKE_OVER_AFTER
     task.forget()
     task.run_once()
-    assert named_server.standing(LOG).server == here()
+    assert writer.writer_state(LOG).server == here()
 
 
 def test_a_task_looks_for_the_server_that_was_named_meanwhile() -> None:
@@ -409,17 +409,17 @@ def test_the_loop_renews_the_name_if_only_its_connection_leads_to_the_named_serv
 ) -> None:
     settings.SQLQUEUE = QUICK
     name(here())
-    elsewhere = named_server.Standing(here(), 1, "another")
+    elsewhere = writer.WriterState(here(), 1, "another")
     monkeypatch.setattr(NamedServerTask, "run_once", partialmethod(led_to, elsewhere))
     consuming.consumer("t", lambda delivery: None, group="g")
     consuming.start()
-    wait_until(lambda: named_server.standing(LOG).renewals > 2)
+    wait_until(lambda: writer.writer_state(LOG).renewals > 2)
 
 
 def test_the_first_server_is_named_at_once() -> None:
     name("")
     task = NamedServerTask(LOG, lambda: None)
-    while named_server.standing(LOG).writer != here():
+    while writer.writer_state(LOG).writer != here():
         assert task.run_once()
     assert publish("t", 1).offset is not None
     assert LOG.layout.named
@@ -430,13 +430,13 @@ def test_a_missing_row_for_the_name_is_told() -> None:
     with pytest.raises(ConfigurationError, match="run migrate"):
         NamedServerTask(LOG, lambda: None).run_once()
     fill(LOG)
-    assert named_server.standing(LOG).writer == "another"
+    assert writer.writer_state(LOG).writer == "another"
 
 
 def test_of_two_servers_that_take_over_one_does() -> None:
-    seen = named_server.standing(LOG)
-    assert named_server.take_over(LOG, seen)
-    assert not named_server.take_over(LOG, seen)
+    seen = writer.writer_state(LOG)
+    assert writer.take_over(LOG, seen)
+    assert not writer.take_over(LOG, seen)
 
 
 def test_consumers_take_over_and_deliver_what_took_the_detour(
@@ -465,7 +465,7 @@ def test_numbers_of_the_detour_fit_the_pages_of_the_admin(monkeypatch: pytest.Mo
     from sqlqueue.admin.pages import NUMBER
 
     for highest in (True, False):
-        monkeypatch.setattr(detour.secrets, "randbits", lambda bits, value=highest: (1 << bits) - 1 if value else 0)
+        monkeypatch.setattr(forwarding.secrets, "randbits", lambda bits, value=highest: (1 << bits) - 1 if value else 0)
         publish("t", highest)
     numbers = list(ScheduledMessage.objects.order_by("pk").values_list("pk", flat=True))
     assert len(numbers) == 2
@@ -516,4 +516,4 @@ def test_a_server_of_a_long_name_is_told_by_its_beginning() -> None:
     (found,) = LOG.execute(f"SELECT {long}").fetchone()
     assert len(found) == SERVER_LENGTH
     name("-" + found)
-    assert named_server.standing(LOG).server == found
+    assert writer.writer_state(LOG).server == found

@@ -12,9 +12,9 @@ from django.db import Error, connections
 from sqlqueue.consumers.background.errors import FAILING, NamedServerWarning, Trouble
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import lock_timeouts, retries, server_identity
-from sqlqueue.database.detour import GateElsewhere
+from sqlqueue.database.forwarding import GateElsewhere
 from sqlqueue.database.log import Log
-from sqlqueue.database.named_server import LogElsewhere
+from sqlqueue.database.writer import LogElsewhere
 from sqlqueue.signals import announce, operation_retried
 
 logger = logging.getLogger("sqlqueue")

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.core.logfmt import logfmt
-from sqlqueue.database import named_server
+from sqlqueue.database import writer
 from sqlqueue.database.insert_sql import NAMED
 from sqlqueue.database.log import Log
-from sqlqueue.database.named_server import Standing
+from sqlqueue.database.writer import WriterState
 from sqlqueue.exceptions import ConfigurationError
 
 logger = logging.getLogger("sqlqueue")
@@ -41,14 +41,14 @@ class NamedServerTask(BackgroundTask):
         super().__init__(log, INTERVAL)
         self._changed = changed
         self.elsewhere = False
-        self._seen: Standing | None = None
+        self._seen: WriterState | None = None
         self._since = self._renewed = 0.0
         self._took = -1  # how often the name had been renewed when this process has changed it
 
     def run_once(self) -> bool:
         """Do what is due; return whether the next step is."""
         now = time.monotonic()
-        standing = named_server.standing(self.log)
+        standing = writer.writer_state(self.log)
         if not standing.here:
             raise ConfigurationError(
                 f"sqlqueue_publish_gate lacks its row {NAMED}, so no server of the cluster can be named: run migrate"
@@ -63,16 +63,16 @@ class NamedServerTask(BackgroundTask):
         if standing.writer == standing.here:
             if now - self._renewed >= RENEW_EVERY:
                 self._renewed = now
-                named_server.renew(self.log)
+                writer.renew(self.log)
             return False
         if standing.server == standing.here:
             if standing.renewals != self._took and waited < HELP_AFTER:
                 return False  # one barrier is enough
-            if named_server.open_log(self.log):
+            if writer.open_log(self.log):
                 logger.warning(logfmt("log_server_opened", server=standing.here))
             return True
         if not standing.server or waited >= (OPEN_AFTER if standing.closed else TAKE_OVER_AFTER):
-            if named_server.take_over(self.log, standing):
+            if writer.take_over(self.log, standing):
                 self._took = standing.renewals + 1
                 logger.warning(logfmt("log_server_named", server=standing.here, former=standing.server))
             return True

@@ -198,7 +198,7 @@ class ProgressWriter:
 
     def __init__(self, log: Log):
         self._log, self._next = log, 0.0
-        self._one_writer = log.dialect.one_writer
+        self._one_writer = not log.dialect.gated
 
     def write(self, assigned_partitions: Sequence[AssignedPartition], now: float) -> None:
         """Store the last report of each delivery since the last write, if it is time."""

@@ -36,7 +36,7 @@ from sqlqueue.core.effects import with_header
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.settle_plan import Attempt, Execution
-from sqlqueue.database import lock_timeouts, named_server, retries
+from sqlqueue.database import lock_timeouts, retries, writer
 from sqlqueue.database.log import Log, current_log, home_log
 from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, SessionReplaced
 from sqlqueue.database.transactions import refusal
@@ -176,7 +176,7 @@ class Subscriber:
     def _keep_server_named(self) -> None:
         """Start what keeps a server named, where that is of any use: the present server may be a node of a cluster, or
         have the data of one, although the former one was not."""
-        if self._with_background_tasks and self._named_server is None and named_server.concerns(self.log):
+        if self._with_background_tasks and self._named_server is None and writer.needs_writer(self.log):
             self._named_server = NamedServerTask(self.log, self._look_again)
             self._named_server.start()
 
@@ -184,7 +184,7 @@ class Subscriber:
         """Renew the name of the loop's server if the task, whose connection leads elsewhere, cannot."""
         if self._named_server is not None and self._named_server.elsewhere and now >= self._name_due_at:
             self._name_due_at = now + RENEW_EVERY
-            named_server.renew(self.log)
+            writer.renew(self.log)
 
     def _find_named_server(self) -> None:
         """Wait until this thread is connected to the named server."""

@@ -28,7 +28,7 @@ from sqlqueue.database import retries
 from sqlqueue.database.log import Log
 from sqlqueue.database.retries import FOR_GOOD, ErrorKind
 from sqlqueue.database.server_identity import ServerChanged, SessionReplaced, lead
-from sqlqueue.database.transaction_guard import Guard
+from sqlqueue.database.transactions import Guard
 from sqlqueue.exceptions import LeaseLost, Settlement
 from sqlqueue.log.atomic import Superseded, settle_execution, was_committed
 from sqlqueue.log.results import asking, outcome_of, write_own

@@ -67,15 +67,17 @@ class Dialect:
     quote: ClassVar[str] = '"'
     branch: ClassVar[str]  # one SELECT with its own LIMIT inside a UNION ALL
     writers: ClassVar[AbstractContextManager[Any]] = nullcontext()  # what a thread holds while it writes
-    one_writer: ClassVar[bool] = False  # a transaction that has written keeps every other connection from writing
-    gated: ClassVar[bool] = True  # publishers need the gate: offsets can become visible out of order
-    slotted: ClassVar[bool] = False  # the gate is many rows, each of which says its generation
+    # Publishers need the gate: offsets can become visible out of order. Without it a transaction that has written keeps
+    # every other connection from writing.
+    gated: ClassVar[bool] = True
+    # The gate is many rows, each of which says its generation. (MySQL, whose INSERT that leaves out duplicates cannot
+    # return what it has inserted, either.)
+    slotted: ClassVar[bool] = False
     rows_of_one_insert: ClassVar[int] = 1_000
     json_value: ClassVar[str] = "%s"  # a parameter with JSON text, where a statement selects it into a JSON column
     driver_tells_number: ClassVar[bool] = True  # which an INSERT has given its row, without RETURNING
     plans_by_statistics: ClassVar[bool] = False  # even where all columns of a unique key are given
     refuses_silently: ClassVar[bool] = False  # a statement that the gate refuses just adds nothing; else it fails
-    returns_inserted: ClassVar[bool] = True  # an INSERT that leaves out duplicates can return what it has inserted
 
     def sql(self, text: str) -> str:
         """Return a statement in this vendor's SQL."""

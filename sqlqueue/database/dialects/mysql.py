@@ -14,7 +14,6 @@ class MySQL(Dialect):
     vendor = "mysql"
     quote = "`"
     branch = "({})"
-    returns_inserted = False
     slotted = True
     placeholders: ClassVar = {
         **RANGES,

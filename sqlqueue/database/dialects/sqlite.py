@@ -14,7 +14,6 @@ class SQLite(WithOnConflict):
     vendor = "sqlite"
     # SQLite has one writer, and lets the others sleep and try again; threads of one process had better queue up here.
     writers = threading.RLock()
-    one_writer = True
     gated = False
     branch = "SELECT * FROM ({})"
     rows_of_one_insert = 500

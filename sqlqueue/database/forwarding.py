@@ -1,11 +1,11 @@
-"""The detour: messages that are published where the log may not be written to are scheduled, and due at once.
+"""Forwarding: messages that are published where the log may not be written to are scheduled, and due at once.
 
-In a cluster of several writable servers the gate names one of them (database.named_server): its locks are those that
+In a cluster of several writable servers the gate names one of them (database.writer): its locks are those that
 the horizon asks for. A publish statement that runs on another server adds nothing, and its transaction goes on. The
 message is put on the schedule then, in the same transaction: a row there counts by being there, so it does not matter
 when and where it is committed. The scheduler of the named server moves it into the log, as it does with all others.
 
-Rows of the detour have numbers below 0. While there are any, publishers on the named server take the detour too: a
+Rows of forwarded messages have numbers below 0. While there are any, publishers on the named server forward too: a
 message of theirs would overtake.
 """
 
@@ -23,13 +23,13 @@ from sqlqueue.database.error_codes import ELSEWHERE
 from sqlqueue.database.ids import Identity
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.log import Log
+from sqlqueue.database.scheduling import SCHEDULE_COLUMNS, scheduled
 from sqlqueue.database.sizes import chunks
-from sqlqueue.database.validation import SCHEDULE_COLUMNS, scheduled
 
 # Seconds by which a server's clock may be ahead. What is due later has been postponed, by an edit or a replacement: it
 # is not on its way any more.
-AHEAD = 120
-ON_ITS_WAY = f"id < 0 AND refused = {{false}} AND due_at < {{now}} + INTERVAL {AHEAD} SECOND"
+CLOCK_TOLERANCE = 120
+ON_ITS_WAY = f"id < 0 AND refused = {{false}} AND due_at < {{now}} + INTERVAL {CLOCK_TOLERANCE} SECOND"
 # Whether anything is on its way. Index: the primary key.
 ANY_ON_ITS_WAY = f"SELECT 1 FROM sqlqueue_scheduled_message{{by_id}} WHERE {ON_ITS_WAY} LIMIT 1"
 # The latest of a key that is on its way. Index: (topic, partition_key).
@@ -37,9 +37,7 @@ LATEST = f"""
     SELECT MAX(due_at) FROM sqlqueue_scheduled_message
     WHERE topic = %s AND partition_key IN ({{marks}}) AND {ON_ITS_WAY}
 """
-# What a publish statement that was refused has locked is read as it is now. Index: the primary key.
-ANY_NAMED = "SELECT writer FROM sqlqueue_publish_gate WHERE slot = %s AND writer <> ''{share}"
-PUT = f"INSERT INTO sqlqueue_scheduled_message (id, created_at, due_at, {SCHEDULE_COLUMNS})"
+FORWARD = f"INSERT INTO sqlqueue_scheduled_message (id, created_at, due_at, {SCHEDULE_COLUMNS})"
 ROW = "(%s, COALESCE(%s, {now}), GREATEST({now}, COALESCE(%s, {now})), %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 ADDED = "SELECT topic, message_id, partition_key FROM sqlqueue_scheduled_message WHERE id BETWEEN %s AND %s"
 KEEP = " ON DUPLICATE KEY UPDATE refused = sqlqueue_scheduled_message.refused"
@@ -48,7 +46,7 @@ STEP = timedelta(microseconds=1)
 
 
 class GateElsewhere(OperationalError):
-    """The gate names another server: this one may not add to the log what cannot take the detour."""
+    """The gate names another server: this one may not add to the log what cannot be forwarded."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -57,38 +55,32 @@ class GateElsewhere(OperationalError):
         )
 
 
-def in_use(log: Log) -> bool:
+def any_forwarded(log: Log) -> bool:
     """Tell whether messages are on their way into the log."""
     return log.execute(ANY_ON_ITS_WAY).fetchone() is not None
 
 
-def is_named(log: Log, slot: int) -> bool:
-    """Tell whether this row of the gate is there, and names a server. Without it a publish statement fails, rather than
-    that a message takes the detour."""
-    return log.execute(ANY_NAMED, (slot,)).fetchone() is not None
-
-
-def put(log: Log, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity]:
+def forward(log: Log, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity]:
     """Let messages wait for the named server, in the caller's transaction; return the identities of those whose ids
     were not scheduled. In `rows` each is there once. may_repeat: ids may be scheduled already.
 
     Their numbers are random, for nodes that count for themselves give the same ones; those of one call follow each
-    other. Each is due after what has taken the detour before with its key, as far as it is seen here, so that their
+    other. Each is due after what was forwarded before with its key, as far as it is seen here, so that their
     order does not depend on the clocks of several nodes.
     """
     new: set[Identity] = set()
     several = list(chunks(log, rows))
     with log.atomic(savepoint=False) if len(several) > 1 else nullcontext():
         for some in several:
-            new |= _put(log, some, may_repeat)
+            new |= _forward(log, some, may_repeat)
     return new
 
 
-def _put(log: Log, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity]:
+def _forward(log: Log, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity]:
     after = _latest(log, rows)
     first = -((secrets.randbits(RANDOM_BITS) + 1) << CALL_BITS)
     values = [(first + number, row.published_at, after, *scheduled(row)) for number, row in enumerate(rows)]
-    text = f"{PUT} VALUES {', '.join([ROW] * len(rows))}{KEEP * may_repeat}"
+    text = f"{FORWARD} VALUES {', '.join([ROW] * len(rows))}{KEEP * may_repeat}"
     with log.connection.cursor() as cursor:  # not by execute(), which remembers every text, and this one varies
         cursor.execute(log.dialect.sql(text), [value for row in values for value in row])
         cursor.execute(ADDED, (first, first + len(rows) - 1))
