@@ -43,7 +43,7 @@ class SqlqueueConfig(AppConfig):
 def prepare(using: str, **kwargs: Any) -> None:
     """Forget the cached topics, and once all migrations are applied fill the publish gate, and raise the log's sequence
     above all known offsets. Runs after every `migrate` and `flush`."""
-    from django.db import connections, router
+    from django.db import router
 
     from sqlqueue.database.log import Log
     from sqlqueue.database.sequence import catch_up
@@ -54,8 +54,9 @@ def prepare(using: str, **kwargs: Any) -> None:
 
     forget_topics()
 
+    log = Log.of(using)
     here = router.allow_migrate_model(using, PublishGate)
-    present = here and PublishGate._meta.db_table in connections[using].introspection.table_names()
-    if present and not pending_migrations(Log.of(using), "sqlqueue"):  # else the next migrate does it
-        fill(Log.of(using))
-        catch_up(Log.of(using))
+    present = here and PublishGate._meta.db_table in log.connection.introspection.table_names()
+    if present and not pending_migrations(log, "sqlqueue"):  # else the next migrate does it
+        fill(log)
+        catch_up(log)

@@ -3,9 +3,7 @@ says what it may say."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -15,14 +13,14 @@ from django.core.signals import setting_changed
 from django.db import connections
 
 from sqlqueue.core.bounds import CENTURY, duration
+from sqlqueue.core.databases import as_stored
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, did_you_mean
 from sqlqueue.core.periodic import PERIODIC_TOPIC, ScheduleDefinition
-from sqlqueue.core.relay import is_relay_topic
+from sqlqueue.core.relay import is_relay_topic, relay_topic
 from sqlqueue.core.settings import HealthLimits, ParsedSetting, QueueOptions, TopicOptions, read
 from sqlqueue.exceptions import ConfigurationError
 
-OF_SETTING = ("home", "aliases", "several")
-_at_work: ContextVar[str] = ContextVar("sqlqueue_database", default="")  # the alias of the log that is worked on
+OF_SETTING = ("aliases", "several")
 
 
 def app_retention(name: str, default: float | None = None) -> float | None:
@@ -47,15 +45,14 @@ class Settings:
     """The validated settings as attributes: `settings.LEASE_DURATION`. Reading one raises ConfigurationError if any is
     wrong."""
 
-    home: str  # the alias that the setting names: of the log that has tasks, batches and schedules
-    aliases: tuple[str, ...]  # of all databases that have a log, `home` first
+    DATABASE: str  # the alias of the log that has tasks, batches and schedules
+    aliases: tuple[str, ...]  # of all databases that have a log, DATABASE first
     several: bool  # whether there are several logs
 
     def __init__(self) -> None:
         # Returns the topics that another setting declares (TASKS), each with the priorities that it has unless TOPICS
         # says otherwise.
         self.declared_elsewhere: Callable[[], Mapping[str, int]] = dict
-        self._served = ""  # the alias of the log that this process serves
 
     @cached_property
     def _parsed(self) -> ParsedSetting:
@@ -80,41 +77,18 @@ class Settings:
 
     # -- databases ----------------------------------------------------------------------------------------------------
 
-    @property
-    def DATABASE(self) -> str:
-        """The alias of the log that is worked on: the one that this process serves, or this context is on (see `at`),
-        else `home`."""
-        return _at_work.get() or self._served or self.home
-
-    def label(self, alias: str) -> str:
-        """Return an alias as it is shown where there are several logs; "" if there is one only."""
-        return alias if self.several else ""
-
     def databases_of(self, topic: str) -> tuple[str, ...]:
         """Return the aliases of the databases that a topic's keys are spread over, in order. Dead letters are where
         their topic's messages are; what is on its way to a database is on each other one."""
-        if is_relay_topic(topic):
-            return (self.DATABASE,)
-        named = self.reading.topics.get(topic.removesuffix(DEAD_LETTER_SUFFIX))
-        return tuple(named.databases) if named is not None and named.databases else (self.home,)
+        own = topic.removesuffix(DEAD_LETTER_SUFFIX)
+        if is_relay_topic(own):
+            return tuple(alias for alias in self.aliases if relay_topic(alias) != own)
+        named = self.reading.topics.get(own)
+        return tuple(named.databases) if named is not None and named.databases else (self.DATABASE,)
 
-    @contextmanager
-    def at(self, alias: str) -> Iterator[None]:
-        """Let DATABASE be this alias in this block, for this thread."""
-        token = _at_work.set(alias)
-        try:
-            yield
-        finally:
-            _at_work.reset(token)
-
-    @property
-    def is_at_database(self) -> bool:
-        """Whether this thread is in a block of `at`."""
-        return bool(_at_work.get())
-
-    def serve(self, alias: str) -> None:
-        """Let DATABASE be this alias in this whole process, which consumes there."""
-        self._served = alias
+    def stored_databases(self, topic: str) -> str:
+        """Return the databases that a topic's keys are spread over, as its row holds them."""
+        return "" if is_relay_topic(topic) else as_stored(self.databases_of(topic))
 
     # -- topics -------------------------------------------------------------------------------------------------------
 
@@ -170,12 +144,6 @@ class Settings:
             for name, alias in named.items()
             if alias not in connections
         ]
-
-    @property
-    def reading_alias(self) -> str:
-        """The alias for what only looks: READ_ALIAS, a replica of `home`, or DATABASE without one and
-        on other logs. What it finds may be behind: nothing that changes the queue may follow from it."""
-        return str(self.READ_ALIAS or self.home) if self.home == self.DATABASE else self.DATABASE
 
     def is_replica(self, alias: str) -> bool:
         """Tell whether an alias is READ_ALIAS, and not one of a log."""

@@ -1,7 +1,8 @@
 """Django signals of the queue; logs and metrics receive them.
 
 Each is sent once, after the event. Its sender is the class or function of `sqlqueue` that did the work; the arguments
-are listed here. If a receiver raises, that is logged and has no other effect.
+are listed here; all have `database` too, the alias of the database that it happened on, "" if there is one log only. If
+a receiver raises, that is logged and has no other effect.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ deliveries_dispatched = Signal()  # group, topic, partition, count
 messages_filtered = Signal()  # group, topic, partition, count: acked without a handler, by the consumer's filter
 deliveries_settled = Signal()  # group, topic, partition, attempts (of core.settle_plan: SettledAttempt)
 
-message_published = Signal(use_caching=True)  # topic, count, database (its name; "" if there is one log only)
+message_published = Signal(use_caching=True)  # topic, count
 delivery_settled = Signal()  # group, topic, partition, offset, outcome, attempt, seconds, error
 delivery_failed = Signal()  # the same arguments, only for the outcome "retried"
 dead_lettered = Signal()  # group, topic, partition, offset, attempt, error
@@ -30,7 +31,7 @@ lease_released = Signal()  # subscriber, group, topic, partitions
 lease_lost = Signal()  # subscriber, group, topic, partition, why (a sentence)
 subscriber_started = Signal()  # subscriber, subscriptions
 subscriber_stopped = Signal()  # subscriber
-process_died = Signal()  # child (process id), subscriber, exit (-9: signal 9), lived, restart_in (seconds), database
+process_died = Signal()  # child (process id), subscriber, exit (-9: signal 9), lived, restart_in (seconds)
 messages_collected = Signal()  # topic, count
 results_collected = Signal()  # count
 group_away = Signal()  # group, topic: no process serves it, and collection waits for it

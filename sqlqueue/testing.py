@@ -18,7 +18,7 @@ from sqlqueue.consumers.handlers.inline import Failures, InlinePool
 from sqlqueue.core.effects import with_header
 from sqlqueue.core.periodic import tick_id
 from sqlqueue.database import clock
-from sqlqueue.database.log import Log, all_logs, current_log, home_log
+from sqlqueue.database.log import Log, all_logs, home_log
 from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError, seconds
 from sqlqueue.log.calls import carried_out
 from sqlqueue.log.due_times import move, next_due
@@ -60,13 +60,13 @@ def drain(
         if (until, ahead) != (None, None):
             raise ConfigurationError("time cannot be let pass on several databases: leave out until and ahead")
         return _drain_databases(consumers, timeout, Failures(raise_errors))
-    log = current_log()
+    log = home_log()
     end = _end(log, until, ahead)
     deadline, failures = time.monotonic() + timeout, Failures(raise_errors)
     with _time_passing(log, consumers) as passing:
-        settled = _run_due(consumers, deadline, timeout, failures)
+        settled = _run_due(log, consumers, deadline, timeout, failures)
         while end is not None and passing.to_next([(each.group, each.topic) for each in consumers], end):
-            settled += _run_due(consumers, deadline, timeout, failures)
+            settled += _run_due(log, consumers, deadline, timeout, failures)
     return settled
 
 
@@ -76,8 +76,7 @@ def _drain_databases(consumers: Sequence[Consumer], timeout: float, failures: Fa
     while True:
         before = settled
         for log in all_logs():
-            with settings.at(log.alias):
-                settled += _run_due(of_database(consumers) or [], deadline, timeout, failures)
+            settled += _run_due(log, of_database(log, consumers) or [], deadline, timeout, failures)
         if settled == before:
             return settled
 
@@ -110,10 +109,9 @@ def _let_effects_look(log: Log) -> None:
         effect.committed(log, ())
 
 
-def _run_due(consumers: Sequence[Consumer], deadline: float, timeout: float, failures: Failures) -> int:
+def _run_due(log: Log, consumers: Sequence[Consumer], deadline: float, timeout: float, failures: Failures) -> int:
     """Run what is due, with those of the consumers whose groups have anything to do: to host a group takes statements
     for each of its partitions. What these publish for the others is found afterwards."""
-    log = current_log()
     refuse_transaction(log)
     settled = 0
     hosted: list[Consumer] = []
@@ -129,12 +127,16 @@ def _run_due(consumers: Sequence[Consumer], deadline: float, timeout: float, fai
         if not more and not (moved and hosted):  # what has fallen due since may be of those that were hosted
             return settled
         hosted += more
-        settled += _run_hosted(hosted, deadline, timeout, failures)
+        settled += _run_hosted(log, hosted, deadline, timeout, failures)
 
 
-def _run_hosted(consumers: Sequence[Consumer], deadline: float, timeout: float, failures: Failures) -> int:
+def _run_hosted(log: Log, consumers: Sequence[Consumer], deadline: float, timeout: float, failures: Failures) -> int:
     subscriber = Subscriber(
-        consumers, pool=lambda report, ended: InlinePool(report, ended, failures), background_tasks=False, limited=False
+        consumers,
+        log=log,
+        pool=lambda report, ended: InlinePool(report, ended, failures),
+        background_tasks=False,
+        limited=False,
     )
     subscriber.start()
     swept = False

@@ -198,7 +198,7 @@ class DeadLetterAdmin(OperatedAdmin):
         """Show the failures, most frequent first, of one topic or all and of one group or all."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        log = list_log(request)
+        log = list_log(self.log, request)
         topics = topics_with_dead_letters(log)
         topic, group = request.GET.get("topic", ""), storable(request.GET.get("group", ""))
         topic = topic if topic in topics else ""
@@ -220,7 +220,7 @@ class DeadLetterAdmin(OperatedAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         topic = request.GET.get("topic", "")
-        if topic not in topics_with_dead_letters(list_log(request)):
+        if topic not in topics_with_dead_letters(list_log(self.log, request)):
             raise Http404
         fingerprint = request.GET.get("fingerprint")
         context = {

@@ -45,7 +45,7 @@ class KeysetChangeList(ChangeList):
 
     def get_queryset(self, request: HttpRequest, *args: Any, **options: Any) -> QuerySet[Any]:
         """Return the rows on the database that lists are read from."""
-        self.log = list_log(request)
+        self.log = list_log(self.model_admin.log, request)
         self.replica = replica(self.log)
         return super().get_queryset(request, *args, **options).using(self.log.alias)
 

@@ -94,7 +94,7 @@ class Republish(GroupOperation):
     def run(self) -> Done:
         """Publish the copies, topic by topic."""
         values = self.cleaned_data
-        options = {"priority": values["priority"], "delay": values["delay"]}
+        options = {"priority": values["priority"], "delay": values["delay"], "database": self.log.alias}
         done = sum(republish(topic, values["group"], offsets, **options) for topic, offsets in self.chosen)
         text = ngettext(
             "%(done)d message is delivered again to the group %(group)s, in %(delay)g s.",

@@ -41,7 +41,7 @@ LISTED = (
 MOST_RECEIPTS = 100  # on the page of a message
 # Sections that the admin of other apps adds to it: each returns markup for a message of these offsets (its own, and
 # that of the message of which it is a dead letter), "" for none.
-SECTIONS: list[Callable[[HttpRequest, Collection[int]], str]] = []
+SECTIONS: list[Callable[[Log, HttpRequest, Collection[int]], str]] = []
 STATES = {
     RELAYED: _("on its way from another database"),
     SCHEDULED: _("scheduled"),
@@ -160,7 +160,7 @@ class MessageAdmin(OperatedAdmin):
             "statuses": list(_statuses(log, original)) if original else [],
             "replay_of": original_of(log, message.message_id) if message.target_group else None,
             "receipts": shown,
-            "sections": [section(request, {message.offset, offset or message.offset}) for section in SECTIONS],
+            "sections": [section(log, request, {message.offset, offset or message.offset}) for section in SECTIONS],
             "unlisted": receipts.count() - len(shown) if len(shown) == MOST_RECEIPTS else 0,
         }
 

@@ -124,7 +124,7 @@ class OverviewAdmin(ReadOnlyAdmin):
         """Show the stats of all topics and groups."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        log, hours = list_log(request), requested_hours(request)
+        log, hours = list_log(self.log, request), requested_hours(request)
         stats = survey(log)
         request.current_app = self.admin_site.name
         rows = OverviewRows(request, log, stats)

@@ -19,7 +19,7 @@ from django.utils.http import urlencode
 from sqlqueue.admin.cells import with_harmless_page
 from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import storable
-from sqlqueue.database.log import Log, current_log, reading_log
+from sqlqueue.database.log import Log, home_log, reading_log
 from sqlqueue.stats.replica import newest_heartbeat
 from sqlqueue.stats.texts import duration
 
@@ -67,7 +67,7 @@ class ReadOnlyAdmin(ModelAdmin):
     @property
     def log(self) -> Log:
         """The log that the pages are about."""
-        return current_log()
+        return getattr(self.admin_site, "log", None) or home_log()
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the rows on the queue's database, whether its router is installed or not."""
@@ -116,14 +116,14 @@ class Replica(NamedTuple):
     behind: str
 
 
-def list_log(request: HttpRequest) -> Log:
-    """Return the log that a list, a chart or a search is read from."""
-    log = reading_log()
-    if log == current_log() or request.method not in ("GET", "HEAD"):
-        return current_log()
+def list_log(log: Log, request: HttpRequest) -> Log:
+    """Return the log that a list, a chart or a search of a log is read from."""
+    found = reading_log(log)
+    if found == log or request.method not in ("GET", "HEAD"):
+        return log
     changed = request.session.get(CHANGED)
     recently = changed is not None and abs(time.time() - changed) < OWN_CHANGE_SEEN
-    return current_log() if recently else log
+    return log if recently else found
 
 
 def replica(log: Log) -> Replica | None:
@@ -136,7 +136,7 @@ def replica(log: Log) -> Replica | None:
 
 def remember_change(request: HttpRequest) -> None:
     """Let the user see on lists what was changed: these are read from the queue's own database for a while."""
-    if settings.is_replica(reading_log().alias):
+    if settings.is_replica(reading_log(home_log()).alias):
         request.session[CHANGED] = time.time()
 
 

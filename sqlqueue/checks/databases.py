@@ -21,7 +21,7 @@ from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.database import sequence
 from sqlqueue.database.dialects import DIALECTS
 from sqlqueue.database.limits import OWN_CONNECTIONS
-from sqlqueue.database.log import Log, current_log, home_log, reading_log
+from sqlqueue.database.log import Log, all_logs, home_log, reading_log
 from sqlqueue.database.server_checks import changes_values, findings, same_kind
 from sqlqueue.database.tables import (
     OF_DEVELOPMENT,
@@ -93,8 +93,8 @@ def check_aliases() -> Iterator[CheckMessage]:
             hint="Set USE_TZ = True.",
             id="sqlqueue.W021",
         )
-    for alias in dict.fromkeys((*settings.aliases, settings.reading_alias)):
-        connection = connections[alias]
+    for log in dict.fromkeys((*all_logs(), reading_log(home_log()))):
+        alias, connection = log.alias, log.connection
         zone = connection.settings_dict["TIME_ZONE"]
         if zone is not None and zone not in UTC and not connection.features.supports_timezones:
             yield Error(
@@ -122,13 +122,13 @@ def pool_problems(threads: int) -> Iterator[CheckMessage]:
     """Yield E049 for each alias whose connection pool is too small for a consumer process of so many threads."""
     own = OWN_CONNECTIONS + bool(registry.schedules or settings.SCHEDULES)
     needed = 2 * threads + own  # as many again may come on top, see database.limits
-    for alias in settings.aliases:
-        pool = connections[alias].settings_dict["OPTIONS"].get("pool")
+    for log in all_logs():
+        pool = log.connection.settings_dict["OPTIONS"].get("pool")
         options = pool if isinstance(pool, dict) else {}
         most = options.get("max_size") or options.get("min_size", POOL_MIN_SIZE)
         if pool and most < needed:
             yield Error(
-                f"the connection pool of DATABASES[{alias!r}] gives {most}, and a consumer process takes {needed}: "
+                f"the connection pool of DATABASES[{log.alias!r}] gives {most}, and a consumer process takes {needed}: "
                 f"2 × {threads} for handler threads, and {own} of its own; they would wait for each other",
                 hint=f"Set OPTIONS['pool'] = {{'max_size': {needed}}} or more, or have fewer THREADS, or no pool.",
                 id=POOL,
@@ -138,11 +138,11 @@ def pool_problems(threads: int) -> Iterator[CheckMessage]:
 def check_replica(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """E032: READ_ALIAS is no replica of DATABASE: another kind of database, or, with `check --database` of it, one
     without the queue's tables; E047: likewise, its sessions change values."""
-    if settings.problems() or not settings.is_replica(reading_log().alias):
+    if settings.problems() or not settings.is_replica(reading_log(home_log()).alias):
         return []
-    log = reading_log()
-    if not same_kind(log, current_log()):
-        primary = current_log().alias
+    log = reading_log(home_log())
+    if not same_kind(log, home_log()):
+        primary = settings.DATABASE
         text = f"READ_ALIAS {log.alias!r} is another kind of database than DATABASE {primary!r}: no replica of it"
         return [Error(text, hint="Name the alias of a replica, or leave READ_ALIAS out.", id="sqlqueue.E032")]
     if log.alias not in (databases or ()):
@@ -161,7 +161,7 @@ register(check_replica, TAG)
 def replica_sessions(timeout: float) -> list[CheckMessage]:
     """Return E047 if the sessions of READ_ALIAS, a replica, change values; a warning if it has not answered within so
     many seconds: a start goes on without it."""
-    log = reading_log()
+    log = reading_log(home_log())
     if not settings.is_replica(log.alias):
         return []
     text = f"the replica {log.alias!r} (READ_ALIAS) does not answer"

@@ -10,7 +10,7 @@ from django.core.checks import Warning as Caution
 from sqlqueue.checks import check_database
 from sqlqueue.conf import settings
 from sqlqueue.consumers.declare.registry import registry
-from sqlqueue.core.databases import SEPARATOR, as_stored
+from sqlqueue.core.databases import SEPARATOR
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.log import Log, home_log
 from sqlqueue.exceptions import ConfigurationError
@@ -78,7 +78,7 @@ def check_placement(log: Log) -> Iterator[CheckMessage]:
     rows = Topic.objects.using(log.alias).exclude(name__endswith=DEAD_LETTER_SUFFIX).order_by("name")
     for name, databases in rows.values_list("name", "databases"):
         wanted = settings.databases_of(name)
-        if log.alias in wanted and databases != as_stored(wanted):
+        if log.alias in wanted and databases != settings.stored_databases(name):
             was = databases.replace(SEPARATOR, ", ") or log.alias
             yield Error(
                 f"topic {name!r} was first used on {was}, and the settings say {', '.join(wanted)}: publishing is "

@@ -166,11 +166,6 @@ class ParsedSetting:
     aliases: tuple[str, ...] = ("default",)  # of the databases that have a log, DATABASE's first
 
     @property
-    def home(self) -> str:
-        """The alias of the log that has tasks, batches and schedules."""
-        return str(self.options.DATABASE)
-
-    @property
     def several(self) -> bool:
         """Whether there are several logs."""
         return len(self.aliases) > 1

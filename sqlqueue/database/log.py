@@ -40,7 +40,7 @@ class Log:
     @property
     def label(self) -> str:
         """Its alias, as it is shown where there are several logs; "" if there is one only."""
-        return settings.label(self.alias)
+        return self.alias if settings.several else ""
 
     @property
     def connection(self) -> BaseDatabaseWrapper:
@@ -87,6 +87,11 @@ class Log:
             return set()
         return set(rows)
 
+    def disconnect(self) -> None:
+        """Close this thread's connection, and forget how it was made."""
+        self.connection.close()
+        del connections[self.alias]
+
     def atomic(self, **options: Any) -> transaction.Atomic:
         """Return Django's `atomic` on this log."""
         return transaction.atomic(using=self.alias, **options)
@@ -111,14 +116,9 @@ def forget_layouts() -> None:
         log.layout, log.has_writer = FIRST, False
 
 
-def current_log() -> Log:
-    """Return the log that is worked on: the one that this process serves, or this context is on."""
-    return Log.of(settings.DATABASE)
-
-
 def home_log() -> Log:
     """Return the log of SQLQUEUE["DATABASE"]."""
-    return Log.of(settings.home)
+    return Log.of(settings.DATABASE)
 
 
 def all_logs() -> tuple[Log, ...]:
@@ -131,6 +131,7 @@ def logs_of(topic: str) -> tuple[Log, ...]:
     return tuple(map(Log.of, settings.databases_of(topic)))
 
 
-def reading_log() -> Log:
-    """Return the log for what only reads: of READ_ALIAS, or the current one without it."""
-    return Log.of(settings.reading_alias)
+def reading_log(log: Log) -> Log:
+    """Return the log for what only looks at a log: that of READ_ALIAS, a replica of SQLQUEUE["DATABASE"], for this one.
+    What it finds may be behind: nothing that changes the queue may follow from it."""
+    return Log.of(settings.READ_ALIAS) if settings.READ_ALIAS and log == home_log() else log

@@ -69,7 +69,8 @@ def _again(log: Log, name: str, once: Callable[[], T]) -> T:
             if not alone or attempt == RERUNS or classify(error) is not ErrorKind.CONTENTION:
                 raise
             logger.info(logfmt("operation_rerun", operation=name, attempt=attempt, error=error))
-            announce(operation_retried, run, operation=name, error_kind=ErrorKind.CONTENTION.name, error=error)
+            facts = {"operation": name, "error_kind": ErrorKind.CONTENTION.name, "error": error}
+            announce(operation_retried, run, **facts, database=log.label)
             time.sleep(random.uniform(0.001, 0.01) * attempt)
     raise AssertionError("unreachable")
 
@@ -95,7 +96,7 @@ def patiently(
                 raise
             facts = {"operation": operation.__name__, "error_kind": kind.name, "error": error}
             logger.warning(logfmt("operation_held_up", **facts, retry_in=wait))
-            announce(operation_retried, patiently, **facts)
+            announce(operation_retried, patiently, **facts, database=log.label)
             failed(error)
             if kind is not ErrorKind.CONTENTION:
                 drop_connection(log)

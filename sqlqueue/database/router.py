@@ -15,8 +15,11 @@ class Router:
     that reads behind its own writes would skip messages."""
 
     def db_for_read(self, model: Any, **hints: Any) -> str | None:
-        """Return the queue's alias for the queue's models: that of the log that is worked on."""
-        return _alias() if is_beside_the_log(model._meta.app_label) else None
+        """Return the alias of the log that the row in question is on; DATABASE without one, or for a replica's."""
+        if not is_beside_the_log(model._meta.app_label):
+            return None
+        state = getattr(hints.get("instance"), "_state", None)
+        return state.db if state is not None and state.db in _aliases() else _alias()
 
     db_for_write = db_for_read
 

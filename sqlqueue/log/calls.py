@@ -21,7 +21,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.codec import as_text, decode
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.core.outcomes import ACKED, DEAD
-from sqlqueue.database.log import Log, current_log
+from sqlqueue.database.log import Log, home_log
 from sqlqueue.database.retries import ErrorKind, classify, drop_connection
 from sqlqueue.database.transactions import in_test_case
 from sqlqueue.exceptions import CallFailed, ConfigurationError, seconds
@@ -76,7 +76,7 @@ class Call:
 
     def _publish(self, message: NewMessage, within: float) -> bool:
         """Publish it; return whether that is in a test's transaction."""
-        self._log = current_log()
+        self._log = home_log()
         if settings.several:
             self._log = destination(self._topic, message.key, message.id, relay=False).log
         in_test = _refuse_transaction(self._log)

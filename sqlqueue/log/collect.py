@@ -93,13 +93,13 @@ def collect(
         messages += deleted
         more = more or left <= 0
         if deleted:
-            announce(messages_collected, collect, topic=name, count=deleted)
+            announce(messages_collected, collect, topic=name, count=deleted, database=log.label)
     for name in sorted(layouts.altered(log)):
         start_all(log, name)
         retire(log, name)
     results = leftovers.results(log)
     if results:
-        announce(results_collected, collect, count=results)
+        announce(results_collected, collect, count=results, database=log.label)
     leftovers.others(log)
     return Collected(messages, leftovers.receipts(log), more, results)
 
@@ -262,4 +262,4 @@ def report_absent(log: Log) -> None:
         if (group, topic) in alive:
             continue
         if unacked_streams(log, group, topic):
-            announce(group_away, report_absent, group=group, topic=topic)
+            announce(group_away, report_absent, group=group, topic=topic, database=log.label)

@@ -15,7 +15,7 @@ from sqlqueue.core import codec, plain_json
 from sqlqueue.core.codec import JSON_OPTIONS, check_exact, checked_json
 from sqlqueue.core.settings import PLAIN_ENCODER
 from sqlqueue.database.limits import keeps_long_numbers
-from sqlqueue.database.log import current_log
+from sqlqueue.database.log import home_log
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage, PayloadMismatch
 from sqlqueue.payloads.content_types import checked_content_type
 
@@ -86,7 +86,7 @@ def encode_headers(headers: object) -> str | None:
 
 
 def _keeps_long() -> bool:
-    return keeps_long_numbers(current_log())
+    return keeps_long_numbers(home_log())
 
 
 @lru_cache

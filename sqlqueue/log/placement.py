@@ -14,7 +14,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.databases import database_of
 from sqlqueue.core.keys import did_you_mean, new_id
 from sqlqueue.database import retries
-from sqlqueue.database.log import Log, all_logs, current_log, logs_of
+from sqlqueue.database.log import Log, all_logs, home_log, logs_of
 from sqlqueue.database.transactions import in_callers_transaction
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 
@@ -131,23 +131,27 @@ def searched(topic: str, key: str, id: str = "") -> list[Log]:
     """Return the logs where a message of this topic, key and id can be, the likeliest first: one
     that has a key is on that of the key, and a keyless one may be where its publisher's transaction was."""
     if not settings.several:
-        return [current_log()]
+        return [home_log()]
     logs = logs_of(topic)
     likely = log_of(key or id, logs)
     return [likely, *(log for log in logs if log != likely and not key)]
 
 
+def any_log(topic: str) -> Log:
+    """Return a log that has a topic, to ask whether it is declared."""
+    return logs_of(topic)[0] if settings.several and isinstance(topic, str) else home_log()
+
+
 def worked_on(topic: str, database: str, offsets: Iterable[int] | None) -> list[Log]:
-    """Return the logs that an operation on a topic is about: the one that is named, or worked on;
-    else those of the topic.
+    """Return the logs that an operation on a topic is about: the one that is named, else those of the topic.
 
     Raises ConfigurationError for a database that has no log, and for offsets of a topic on several: an offset is one
     log's.
     """
     if database:
         return [known_log(database)]
-    if not settings.several or settings.is_at_database:
-        return [current_log()]
+    if not settings.several:
+        return [home_log()]
     logs = logs_of(topic)
     if offsets is not None and len(logs) > 1:
         raise ConfigurationError(

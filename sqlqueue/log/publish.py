@@ -15,7 +15,7 @@ from sqlqueue.core.new_message import OPTIONS, NewMessage, OnConflict, PublishOp
 from sqlqueue.core.unique_for import UniqueFor
 from sqlqueue.database.gate import insert_one, row_size
 from sqlqueue.database.insert_sql import LogRow
-from sqlqueue.database.log import Log, current_log, home_log
+from sqlqueue.database.log import Log, home_log
 from sqlqueue.database.sizes import chunks
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import spread_publish
@@ -110,7 +110,7 @@ def publish_message(
                     sending.sent(published.id)
                 return published
             log = to.log
-        log = log or Log.of(settings.DATABASE)
+        log = log or home_log()
         to_topic = published_topic(log, topic)
         row = to_topic.row(message, headers, reply_kept)
         if row.named or row.scheduled_for is not None or row.unique_for is not None:
@@ -152,7 +152,7 @@ def _publish_many(
 ) -> PublishedMany:
     """traced: returns the headers to store for those of a message."""
     new = (message if isinstance(message, NewMessage) else NewMessage(message) for message in messages)
-    log = current_log()
+    log = home_log()
     if settings.several:
         to = chooser(topic, relay)("", None) if len(settings.databases_of(topic)) == 1 else None
         if to is None or to.relay:
@@ -218,7 +218,7 @@ def publish_on_commit(topic: str, payload: Any, **options: Unpack[PublishOptions
     if unknown := set(options) - OPTIONS:
         raise TypeError(f"publish_on_commit has no option {sorted(unknown)[0]!r}")
     message = NewMessage(payload, **options)
-    log = committed = current_log()
+    log = committed = home_log()
     if settings.several:
         log, committed = destination_on_commit(topic, message.key, message.id)
         info = planned(log, topic)

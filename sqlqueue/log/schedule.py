@@ -212,7 +212,7 @@ def _locked(log: Log, ids: Sequence[int]) -> list[DueRow]:
 def _refuse(log: Log, id: int, topic: str, reason: str) -> None:
     reason = storable(reason)
     ScheduledMessage.objects.using(log.alias).filter(id=id).update(refused=True, refusal=reason)
-    announce(message_refused, move_due, id=id, topic=topic, reason=reason)
+    announce(message_refused, move_due, id=id, topic=topic, reason=reason, database=log.label)
 
 
 def _log_row(log: Log, due: DueRow) -> LogRow:

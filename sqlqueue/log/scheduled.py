@@ -12,11 +12,11 @@ from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text
 from sqlqueue.database import retries
 from sqlqueue.database.clock import moment
 from sqlqueue.database.ids import FIND_SCHEDULED
-from sqlqueue.database.log import Log, current_log
+from sqlqueue.database.log import Log
 from sqlqueue.database.scheduling import TAKE
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import withdrawing
-from sqlqueue.log.placement import first_found, searched
+from sqlqueue.log.placement import any_log, first_found, searched
 from sqlqueue.log.topics import planned
 from sqlqueue.models import ScheduledMessage
 from sqlqueue.payloads.content_types import content_type_of
@@ -63,7 +63,7 @@ def get_scheduled(topic: str, *, id: str, key: str = "") -> Scheduled | None:
     """Return the message of this topic, key and id while it is scheduled; None once it is in the log, was cancelled, or
     never was. Raises InvalidMessage and ConfigurationError for what publish would refuse."""
     refuse_in_async("get_scheduled", "await aget_scheduled(…)")
-    identity = _identity(current_log(), topic, id, key)
+    identity = _identity(topic, id, key)
     return first_found(lambda log: _get(log, identity), topic, key, id)
 
 
@@ -114,7 +114,7 @@ def cancel(topic: str, *, id: str, key: str = "") -> bool:
     Raises InvalidMessage and ConfigurationError for what publish would refuse.
     """
     refuse_in_async("cancel", "await acancel(…)")
-    identity = _identity(current_log(), topic, id, key)
+    identity = _identity(topic, id, key)
     return bool(first_found(lambda log: retries.run_statement(log, _cancel, log, identity), topic, key, id))
 
 
@@ -125,7 +125,7 @@ def cancel_all(topic: str, *, key: str) -> int:
     Raises what `cancel` does.
     """
     refuse_in_async("cancel_all", "await sync_to_async(cancel_all)(…)")
-    planned(current_log(), topic)
+    planned(any_log(topic), topic)
     checked_text(key, "key", KEY_LENGTH)
     return sum(retries.run(log, _cancel_all, log, topic, key) for log in searched(topic, key))
 
@@ -133,8 +133,8 @@ def cancel_all(topic: str, *, key: str) -> int:
 acancel = async_twin(cancel)
 
 
-def _identity(log: Log, topic: str, id: str, key: str) -> tuple[str, str, str]:
-    planned(log, topic)
+def _identity(topic: str, id: str, key: str) -> tuple[str, str, str]:
+    planned(any_log(topic), topic)
     if id == "":
         raise InvalidMessage("id is empty, and no message has an empty id: give the one that it was published with")
     return topic, checked_text(id, "id", ID_LENGTH), checked_text(key, "key", KEY_LENGTH)

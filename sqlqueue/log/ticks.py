@@ -113,7 +113,7 @@ def publish_due(log: Log, digests: Mapping[str, str]) -> Ticks:
     another schedule.
     """
     try:
-        return _announced(retries.run_once(log, _publish, log, digests))
+        return _announced(log, retries.run_once(log, _publish, log, digests))
     except (Error, SqlqueueError) as error:
         if log.connection.in_atomic_block or _gone(error):
             raise
@@ -141,7 +141,7 @@ def _publish_each(log: Log, digests: Mapping[str, str], rows: Sequence[ScheduleR
 def _publish_alone(log: Log, digests: Mapping[str, str], row: ScheduleRow) -> int:
     """Publish the ticks of one schedule in a transaction of their own, or note why they are refused."""
     try:
-        return _announced(retries.run_once(log, _publish, log, digests, row.name)).published
+        return _announced(log, retries.run_once(log, _publish, log, digests, row.name)).published
     except SqlqueueError as error:
         _refuse(log, row, str(error))
     except Error as error:
@@ -217,10 +217,10 @@ def attention() -> int:
     return round(settings.LEASE_DURATION * 1_000_000)
 
 
-def _announced(ticks: Ticks) -> Ticks:
+def _announced(log: Log, ticks: Ticks) -> Ticks:
     for row, definition, due in ticks.noted:
         late = (row.now - due.ticks[0]).total_seconds() if due.ticks else 0.0
-        fields = {"schedule": row.name, "topic": definition.topic, "policy": definition.missed}
+        fields = {"schedule": row.name, "topic": definition.topic, "policy": definition.missed, "database": log.label}
         announce(ticks_published, publish_due, **fields, count=len(due.ticks), missed=due.missed, seconds=late)
     return ticks
 
@@ -229,4 +229,4 @@ def _refuse(log: Log, row: ScheduleRow, reason: str) -> None:
     reason = storable(reason)
     log.execute(REFUSE, (reason, row.name, row.digest))
     if reason != row.refusal:
-        announce(tick_refused, publish_due, schedule=row.name, reason=reason)
+        announce(tick_refused, publish_due, schedule=row.name, reason=reason, database=log.label)

@@ -8,7 +8,7 @@ from typing import Any
 from django.db import Error
 
 from sqlqueue.conf import settings
-from sqlqueue.core.databases import SEPARATOR, as_stored
+from sqlqueue.core.databases import SEPARATOR
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic
 from sqlqueue.core.periodic import PERIODIC_TOPIC
 from sqlqueue.core.relay import is_relay_topic
@@ -167,14 +167,14 @@ def insert(log: Log, name: str, partitions: int | None) -> TopicInfo:
 def refuse_other_list(log: Log, info: TopicInfo) -> None:
     """Raise ConfigurationError if a log has a topic on other databases than the settings say: of a key some messages
     would be on one of them, and some on another."""
-    if info.databases != as_stored(settings.databases_of(info.name)):
+    if info.databases != settings.stored_databases(info.name):
         raise _other_list(log, info)
 
 
 def refuse_moved(log: Log, name: str) -> None:
     """Raise ConfigurationError for a topic that is new to a log, and that another one has on other databases than the
     settings say now. Those that do not answer are not asked."""
-    wanted = as_stored(settings.databases_of(name))
+    wanted = settings.stored_databases(name)
     for other in all_logs():
         try:
             info = None if other == log else stored(other, name, committed=True)
@@ -206,5 +206,5 @@ def _values(name: str, partitions: int | None) -> tuple[Any, ...]:
     options = settings.topic(name)
     # Dead letters are kept until an operator replays or discards them.
     retention = None if name.endswith(DEAD_LETTER_SUFFIX) else options.retention
-    databases = as_stored(settings.databases_of(name))
+    databases = settings.stored_databases(name)
     return name, partitions or options.partitions, options.priorities, retention, options.history, databases

@@ -22,7 +22,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.indented import indented_or_compact
 from sqlqueue.core.logfmt import printable
 from sqlqueue.database import retries
-from sqlqueue.database.log import Log, current_log, reading_log
+from sqlqueue.database.log import Log, home_log, reading_log
 from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.management import terminal
@@ -71,12 +71,13 @@ class QueueCommand(BaseCommand):
     home_database: Collection[str] = ()
     on_several = False  # whether it is done on one database after another: one with nothing to do is no error then
     json = False  # whether it prints JSON, and nothing else on standard output
+    _log: Log | None = None
     _replica: Log | None = None
 
     @property
     def log(self) -> Log:
         """The log that the command works on."""
-        return current_log()
+        return self._log or home_log()
 
     def create_parser(self, prog_name: str, subcommand: str, **options: Any) -> CommandParser:
         """Add the option --database."""
@@ -92,7 +93,7 @@ class QueueCommand(BaseCommand):
     def reading_log(self) -> Log:
         """Return the log for a command that only looks, and say so if it is a replica's. Nothing that changes the
         queue may follow from what is read there."""
-        log = reading_log()
+        log = reading_log(self.log)
         if settings.is_replica(log.alias):
             self._replica = log
             age = newest_heartbeat(log)
@@ -128,26 +129,26 @@ class QueueCommand(BaseCommand):
             sys.exit(INTERRUPTED)
 
     def _on_databases(self, *args: Any, **options: Any) -> Any:
-        if settings.problems() or settings.is_at_database:  # another command calls this one
+        if settings.problems():
             return super().execute(*args, **options)
         logs = chosen(options, self.every_database, self.home_database)
         if len(logs) == 1:
-            with settings.at(logs[0].alias):
-                return super().execute(*args, **options)
+            self._log = logs[0]
+            return super().execute(*args, **options)
         if options.get("json"):
             names = ", ".join(log.label for log in logs)
             raise CommandError(f"--json shows one database: say which with --database: {names}")
         failed: Exception | None = None
         self.on_several = True
         for log in logs:
+            self._log = log
             try:
-                with settings.at(log.alias):
-                    (options.get("stdout") or self.stdout).write(f"database {settings.label(log.alias)}\n")
-                    super().execute(*args, **options)
+                (options.get("stdout") or self.stdout).write(f"database {log.label}\n")
+                super().execute(*args, **options)
             except DatabaseError as error:
                 if retries.classify(error) is not retries.ErrorKind.GONE:
                     raise
-                self.note(f"database {settings.label(log.alias)!r} does not answer, or cannot write: {error}")
+                self.note(f"database {log.label!r} does not answer, or cannot write: {error}")
                 failed = error
         if failed is not None:
             raise CommandError("not every database has answered", returncode=UNREACHABLE)

@@ -58,9 +58,8 @@ def _dead(*, error: str, **fields: Any) -> None:
     logger.error(logfmt("dead_lettered", **_fields(fields), error=_last_line(error)))
 
 
-def _died(*, database: str, **fields: Any) -> None:
-    served = {"database": database} if database else {}
-    logger.error(logfmt("process_died", **_fields(fields), **served))
+def _died(**fields: Any) -> None:
+    logger.error(logfmt("process_died", **_fields(fields)))
 
 
 def _collected(**fields: Any) -> None:
@@ -93,7 +92,8 @@ def _unreachable(*, error: Exception, **fields: Any) -> None:
 
 
 def _fields(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if name not in ("signal", "sender")}
+    hidden = ("signal", "sender") if fields["database"] else ("signal", "sender", "database")
+    return {name: value for name, value in fields.items() if name not in hidden}
 
 
 RECEIVERS = (

@@ -20,7 +20,7 @@ from sqlqueue.core import outcomes
 from sqlqueue.core.exits import exit_name
 from sqlqueue.core.settle_plan import SettledAttempt, count_kinds
 from sqlqueue.database import clock
-from sqlqueue.database.log import current_log
+from sqlqueue.database.log import Log, home_log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.monitoring.gauges import StatsCollector
 
@@ -102,24 +102,24 @@ DEATHS = Counter("sqlqueue_process_deaths", "Consumer processes that have died."
 STATS_COLLECTOR = StatsCollector()
 
 
-def _of(metric: Metric, *values: str, database: str | None = None) -> Metric:
-    """Return a metric's series, with several databases that of the one which is worked on, or of this one."""
+def _of(metric: Metric, database: str, *values: str) -> Metric:
+    """Return a metric's series, with several databases that of this one."""
     if DATABASE_LABEL:
-        values = (current_log().label if database is None else database, *values)
+        values = (database, *values)
     return metric.labels(*values) if values else metric
 
 
 @cache  # of a topic, whose series is never removed: to look it up takes a lock
 def _published_of(topic: str, database: str) -> Counter:
-    return _of(PUBLISHED, topic, database=database)
+    return _of(PUBLISHED, database, topic)
 
 
 def _published(*, topic: str, count: int, database: str, **_: Any) -> None:
     _published_of(topic, database).inc(count)
 
 
-def _settled(*, topic: str, group: str, attempts: Sequence[SettledAttempt], **_: Any) -> None:
-    now = clock.seen(current_log())
+def _settled(*, topic: str, group: str, attempts: Sequence[SettledAttempt], database: str, **_: Any) -> None:
+    now = clock.seen(Log.of(database) if database else home_log())
     kinds = count_kinds(attempts)
     # The messages of a batch share one call.
     calls = {(attempt.started, attempt.finished) for attempt, _ in attempts if attempt.started and attempt.finished}
@@ -127,34 +127,34 @@ def _settled(*, topic: str, group: str, attempts: Sequence[SettledAttempt], **_:
     if now is not None:
         ages = clock.ages([attempt.message.created for attempt, outcome in attempts if outcome.kind in FINAL], now)
     for kind, count in kinds.items():
-        _of(SETTLED, topic, group, kind.replace(" ", "_")).inc(count)
-    _of(HANDLER, topic, group).observe_many([finished - started for started, finished in calls])
-    _of(LATENCY, topic, group).observe_many(ages)
+        _of(SETTLED, database, topic, group, kind.replace(" ", "_")).inc(count)
+    _of(HANDLER, database, topic, group).observe_many([finished - started for started, finished in calls])
+    _of(LATENCY, database, topic, group).observe_many(ages)
 
 
-def _ticked(*, topic: str, count: int, missed: bool, seconds: float, **_: Any) -> None:
+def _ticked(*, topic: str, count: int, missed: bool, seconds: float, database: str, **_: Any) -> None:
     if missed:
-        _of(MISSED, topic).inc()
+        _of(MISSED, database, topic).inc()
     if count:
-        _of(LATENESS, topic).observe(seconds)
+        _of(LATENESS, database, topic).observe(seconds)
 
 
-def _retried(*, error_kind: str, **_: Any) -> None:
-    _of(RETRIES, error_kind.lower()).inc()
+def _retried(*, error_kind: str, database: str, **_: Any) -> None:
+    _of(RETRIES, database, error_kind.lower()).inc()
 
 
 def _died(*, database: str, **fields: Any) -> None:
-    _of(DEATHS, exit_name(fields["exit"]), database=database).inc()
+    _of(DEATHS, database, exit_name(fields["exit"])).inc()
 
 
 def _adding(metric: Counter, *labels: str, change: str = "", count: str = "") -> Callable[..., None]:
     """Return a receiver that adds to a metric. labels: the fields that its labels are; change: the value of its last
     label; count: the field that says how many, or has as many elements (default: one)."""
 
-    def add(**fields: Any) -> None:
+    def add(*, database: str, **fields: Any) -> None:
         many = fields[count] if count else 1
         values = [*(fields[name] for name in labels), *([change] if change else [])]
-        _of(metric, *values).inc(many if isinstance(many, int) else len(many))
+        _of(metric, database, *values).inc(many if isinstance(many, int) else len(many))
 
     return add
 

@@ -16,7 +16,7 @@ from django.utils import translation
 
 from sqlqueue.conf import settings
 from sqlqueue.database import retries
-from sqlqueue.database.log import Log, all_logs, current_log, home_log
+from sqlqueue.database.log import Log, all_logs, home_log
 from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import InvalidMessage, Unreachable
 from sqlqueue.monitoring.health import Excess, excesses
@@ -98,7 +98,7 @@ def health(detailed: bool) -> HealthResponse:
 
 def _of_databases(answer: Callable[[Log], HealthResponse], detailed: bool) -> HealthResponse:
     if not settings.several:
-        return answer(current_log())
+        return answer(home_log())
     answers = {log: answer(log) for log in all_logs()}
     ok = all(one.status == 200 for one in answers.values())
     body: dict[str, Any] = {"ok": ok and all(one.body.get("ok") for one in answers.values())}
@@ -144,7 +144,7 @@ def message(topic: str, id: str, key: str) -> HealthResponse:
     except Error as error:
         if retries.classify(error) is not retries.ErrorKind.GONE:
             raise
-        retries.drop_connection(current_log())
+        retries.drop_connection(home_log())
         return not_ready(UNREACHABLE, detailed=True)
     if found is None:
         return HealthResponse(404, {"error": "unknown: never published, cancelled, or collected without a kept result"})

@@ -9,7 +9,6 @@ from typing import Any
 from django.db import IntegrityError
 
 from sqlqueue.conf import settings
-from sqlqueue.core.databases import as_stored
 from sqlqueue.core.keys import checked_consumed
 from sqlqueue.database.log import Log
 from sqlqueue.database.validation import refuse_dead_letters
@@ -33,7 +32,7 @@ def planned_topic(
         name=name,
         partitions=partitions or wanted.partitions,
         priorities=priorities or wanted.priorities,
-        databases=as_stored(settings.databases_of(name)),
+        databases=settings.stored_databases(name),
         **{option: own.get(option, getattr(wanted, option)) for option in CHANGEABLE},
         **{f"{option}_overridden": option in own for option in CHANGEABLE},
     )

@@ -14,7 +14,7 @@ from django.db import Error
 from sqlqueue.conf import settings
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
-from sqlqueue.database.log import Log, current_log
+from sqlqueue.database.log import Log, home_log
 from sqlqueue.exceptions import Unreachable
 from sqlqueue.stats.survey import Survey, survey
 
@@ -40,7 +40,7 @@ class Cached(Generic[T]):
 
         Raises Unreachable if the database does not answer.
         """
-        log = log or current_log()
+        log = log or home_log()
         lock = self._locks.setdefault(log, threading.Lock())
         if not lock.acquire(timeout=WAIT_TIMEOUT):
             raise Unreachable(UNREACHABLE)

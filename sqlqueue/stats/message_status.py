@@ -10,10 +10,10 @@ from sqlqueue.conf import settings
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text
 from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED
 from sqlqueue.database.fields import DatabaseNow
-from sqlqueue.database.log import Log, current_log
+from sqlqueue.database.log import Log, home_log
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import progress, relay
-from sqlqueue.log.placement import first_found
+from sqlqueue.log.placement import any_log, first_found
 from sqlqueue.log.topics import require_declared
 from sqlqueue.models import ConsumerGroup, Message, Receipt, Result, ScheduledMessage
 from sqlqueue.models.topic import TOPIC_COLUMN
@@ -56,7 +56,7 @@ class MessageStatus:
 
     @property
     def _log(self) -> Log:
-        return Log.of(self.database) if self.database else current_log()
+        return Log.of(self.database) if self.database else home_log()
 
     @property
     def finished(self) -> bool:
@@ -103,7 +103,7 @@ def get_status(topic: str, *, id: str, key: str = "") -> MessageStatus | None:
         raise InvalidMessage("id is empty: a message without an id of its own gets one, which publish returns")
     checked_text(key, "key", KEY_LENGTH)
     checked_text(topic, "topic", TOPIC_COLUMN)
-    require_declared(current_log(), topic)
+    require_declared(any_log(topic), topic)
     return _anywhere(topic, id, key, 0)
 
 

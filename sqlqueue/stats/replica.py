@@ -6,7 +6,7 @@ from django.db.models import Max
 
 from sqlqueue.database import clock
 from sqlqueue.database.horizon import highest_offset
-from sqlqueue.database.log import Log, current_log
+from sqlqueue.database.log import Log, home_log
 from sqlqueue.exceptions import HorizonUnknown
 from sqlqueue.models import SubscriberHeartbeat
 
@@ -42,6 +42,6 @@ def missing_tables(log: Log) -> str:
     """Return the sentence for a replica without the queue's tables, or with those of another version."""
     return (
         f"the replica {log.alias!r} (READ_ALIAS) does not have the queue's tables of this version: they come by"
-        f" replication from {current_log().alias!r}, where `migrate` creates them. Does it replicate that database,"
+        f" replication from {home_log().alias!r}, where `migrate` creates them. Does it replicate that database,"
         " and is it far behind?"
     )

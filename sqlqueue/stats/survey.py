@@ -18,7 +18,7 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import clock, write_probe
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import highest_offset
-from sqlqueue.database.log import Log, current_log
+from sqlqueue.database.log import Log, home_log
 from sqlqueue.database.transactions import in_test_case
 from sqlqueue.database.write_probe import Writing
 from sqlqueue.log import layouts
@@ -135,7 +135,7 @@ def survey(log: Log, only: str = "", only_group: str = "") -> Survey:
 
 
 def _primary(log: Log) -> Log:
-    return current_log() if settings.is_replica(log.alias) else log
+    return home_log() if settings.is_replica(log.alias) else log
 
 
 def _group_surveys(reads: Reads, now: datetime, all_rates: Mapping[tuple[str, str], Rate]) -> Iterator[GroupSurvey]:

@@ -19,7 +19,6 @@ from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.not_run import check_has_run
 from sqlqueue.core.outcomes import VisibilityTimeout, describe, message_of, storable
 from sqlqueue.database import retries
-from sqlqueue.database.log import current_log
 from sqlqueue.database.sizes import LIGHT, OVERHEAD, packet, size
 from sqlqueue.exceptions import LeaseLost, Postpone, Reject, Retry, WorkerEnded
 from sqlqueue.models import TaskState
@@ -70,7 +69,7 @@ class _Attempt:
     """One attempt of one task. obstacle: what keeps it from being run."""
 
     def __init__(self, delivery: Delivery, fresh: TaskState, policy: Policy, obstacle: Exception | None):
-        self.log, self.delivery = current_log(), delivery
+        self.log, self.delivery = delivery._log, delivery
         self.sender = _sender(fresh.backend)
         self.policy, self.obstacle = policy, obstacle
         running = Running(

@@ -173,7 +173,7 @@ def mark_dead(log: Log, offset: int, payload: Any, error: str) -> None:
         state.expires_at = expiry(state)
         state.run, state.run_offset = "", offset
         state.save(using=log.alias, force_update=True)
-        log.on_commit(partial(announce, task_killed, mark_dead, id=state.pk))
+        log.on_commit(partial(announce, task_killed, mark_dead, id=state.pk, database=log.label))
 
 
 def failure_of_worker(error: str) -> TaskFailure:

@@ -16,7 +16,7 @@ from django.utils.text import capfirst
 
 from sqlqueue.conf import settings
 from sqlqueue.core.logfmt import printable
-from sqlqueue.database.log import current_log
+from sqlqueue.database.log import home_log
 from sqlqueue.database.tables import is_beside_the_log
 from sqlqueue.stats import moments, texts
 
@@ -60,7 +60,7 @@ def labelled(row: Sequence[str], headers: Sequence[Mapping[str, Any]]) -> Iterat
 def databases(context: Mapping[str, Any]) -> dict[str, Any]:
     """Show the database that a page is about, and the others, with links to their pages where the project has any.
     Nothing if there is one log only."""
-    here = current_log().label
+    here = (context.get("log") or home_log()).label
     names = [alias for alias in settings.aliases if alias != here] if here else []
     opts = context.get("opts")
     page = "index"
@@ -73,7 +73,7 @@ def _page_of(database: str, page: str) -> str:
     """Return the URL of a page in the site of a database, which is the project's own for DATABASE; "" if it has
     none."""
     sites = [f"sqlqueue_{database}"]
-    if database == settings.home:
+    if database == settings.DATABASE:
         of_databases = {f"sqlqueue_{alias}" for alias in settings.aliases}
         sites += [site for site in get_resolver(get_urlconf()).app_dict.get("admin", ()) if site not in of_databases]
     for site in sites:

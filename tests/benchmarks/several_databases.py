@@ -199,18 +199,17 @@ def publish_together(aliases: Sequence[str], topic: str, count: int) -> int:
 
 
 def consume(aliases: Sequence[str], topic: str, count: int) -> int:
-    from sqlqueue.conf import settings
     from sqlqueue.consumers.declare.registry import Consumer, build
     from sqlqueue.consumers.engine.subscriber import Subscriber
+    from sqlqueue.database.log import Log
 
     made = build(topic, {"group": "g"})
     settled = 0
     for alias in aliases:
-        with settings.at(alias):
-            consumer = Consumer(topic=topic, handler=lambda message: None, **made)
-            subscriber = Subscriber([consumer], background_tasks=False)
-            subscriber.run(drain=True)
-            settled += subscriber.settled
+        consumer = Consumer(topic=topic, handler=lambda message: None, **made)
+        subscriber = Subscriber([consumer], log=Log.of(alias), background_tasks=False)
+        subscriber.run(drain=True)
+        settled += subscriber.settled
     return settled
 
 

@@ -120,7 +120,7 @@ def test_no_consumer_is_started_on_a_group_with_several_primaries(own_servers: N
         with override_settings(SQLQUEUE={"DATABASE": name}, DATABASE_ROUTERS=[]):
             with pytest.raises(CommandError, match=r"no consumer is started \(sqlqueue\.E043\)"):
                 call_command("runconsumers", "--processes=0")
-            told = [found.text for found in check_findings() if found.about == "check sqlqueue.E043"]
+            told = [found.text for found in check_findings(Log.of(name)) if found.about == "check sqlqueue.E043"]
         assert len(told) == 1
         with connections[name].cursor() as cursor:
             cursor.execute("STOP GROUP_REPLICATION")
@@ -135,7 +135,8 @@ def test_a_galera_node_is_recognized(own_servers: None) -> None:
         assert cluster_kind(Log.of(name)) == GALERA
         assert [found.id for found in findings(Log.of(name))] == ["sqlqueue.W014"]
         with override_settings(SQLQUEUE={"DATABASE": name}, DATABASE_ROUTERS=[]):
-            told = [(found.level, found.text) for found in check_findings() if found.about == "check sqlqueue.W014"]
+            found = list(check_findings(Log.of(name)))
+        told = [(each.level, each.text) for each in found if each.about == "check sqlqueue.W014"]
         text = "Galera: what is published through another node than the named one is forwarded to it"
         assert told == [(WARNING, text)]
         with PrivateMariaDB() as other, alias("other", other) as another:

@@ -19,7 +19,6 @@ from sqlqueue import (
     publish_many,
     publish_on_commit,
 )
-from sqlqueue.conf import settings as queue_settings
 from sqlqueue.consumers.declare.registry import Consumer, build
 from sqlqueue.consumers.declare.relays import of_database
 from sqlqueue.core.databases import database_of
@@ -186,8 +185,7 @@ def test_a_topic_is_moved_on_purpose(databases: dict[str, Any], settings: Any) -
     assert done.code == 0, done
     publish("t", "after", key="k")
     assert (stored(A), stored(B)) == (["before"], ["after"])
-    with queue_settings.at(A):
-        drained = of_database([Consumer(topic="t", handler=print, **build("t", {}))])
+    drained = of_database(Log.of(A), [Consumer(topic="t", handler=print, **build("t", {}))])
     assert [one.topic for one in drained or []] == ["t"]
 
 

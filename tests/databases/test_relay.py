@@ -9,7 +9,6 @@ import pytest
 from django.db import connections, transaction
 
 from sqlqueue import ConfigurationError, NewMessage, cancel, get_status, publish, publish_many
-from sqlqueue.conf import settings as queue_settings
 from sqlqueue.consumers.declare import relays
 from sqlqueue.core.databases import database_of
 from sqlqueue.core.relay import relay_topic
@@ -189,7 +188,7 @@ def test_what_its_database_refuses_is_a_dead_letter_and_a_finding_and_holds_noth
 
 def test_one_that_does_not_answer_is_waited_for_without_attempts() -> None:
     relayed("one")
-    with b_is_down(), queue_settings.at(A):
+    with b_is_down():
         for _ in range(3):
             with pytest.raises(relays.Postpone):
                 relays.bring([_Given(one) for one in on_their_way()])
@@ -252,7 +251,7 @@ def test_what_waits_is_found_by_an_index() -> None:
 
 class _Given:
     def __init__(self, message: FetchedMessage) -> None:
-        self.topic = TOPIC
+        self.topic, self._log = TOPIC, Log.of(A)
         self._attempt = type("Attempt", (), {"message": message})()
 
 

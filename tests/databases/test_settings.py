@@ -12,6 +12,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.databases import as_stored, database_of
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, partition_of
 from sqlqueue.core.settings import ALIAS_LENGTH, MOST_DATABASES
+from sqlqueue.database.log import Log
 from sqlqueue.models.topic import DATABASES_COLUMN
 
 HASHED = "ccbbaaabaabaabcbcbcbbacb"
@@ -46,18 +47,10 @@ def test_what_is_on_database_alone_stays_there(topic: str) -> None:
 @pytest.mark.once
 def test_without_any_there_is_one() -> None:
     with override_settings(SQLQUEUE={}):
-        assert (settings.aliases, settings.several, settings.label("default")) == (("default",), False, "")
+        assert (settings.aliases, settings.several, Log.of("default").label) == (("default",), False, "")
         assert settings.databases_of("t") == ("default",)
     with override_settings(SQLQUEUE={"TOPICS": {"t": {"databases": ["default"]}}}):
-        assert (settings.aliases, settings.several, settings.label("default")) == (("default",), False, "")
-
-
-@pytest.mark.once
-def test_what_is_worked_on_is_of_this_thread() -> None:
-    with override_settings(SQLQUEUE={}):
-        with settings.at("other"):
-            assert (settings.DATABASE, settings.home) == ("other", "default")
-        assert settings.DATABASE == "default"
+        assert (settings.aliases, settings.several, Log.of("default").label) == (("default",), False, "")
 
 
 @pytest.mark.once

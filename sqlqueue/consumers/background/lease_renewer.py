@@ -83,7 +83,9 @@ class LeaseRenewer(BackgroundTask):
             retries.drop_connection(self.log)
             return False
         except Error as error:
-            announce(database_unreachable, LeaseRenewer, subscriber=own.subscriber, error=error)
+            announce(
+                database_unreachable, LeaseRenewer, subscriber=own.subscriber, error=error, database=self.log.label
+            )
             raise
         lost: list[HeldLease] = []
         for at, leases in owned.items():

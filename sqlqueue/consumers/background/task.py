@@ -126,7 +126,8 @@ class BackgroundTask:
             if self._trouble.failures >= FAILING:  # another connection may lead to a server that works
                 retries.drop_connection(self.log)
             logger.warning(logfmt("background_task_failed", task=self.name, error_kind=kind.name, error=error))
-            announce(operation_retried, BackgroundTask, operation=self.name, error_kind=kind.name, error=error)
+            facts = {"operation": self.name, "error_kind": kind.name, "error": error}
+            announce(operation_retried, BackgroundTask, **facts, database=self.log.label)
         except Exception as error:
             self._trouble.failed(error)
             logger.error(logfmt("background_task_failed", task=self.name, error=error), exc_info=error)

@@ -14,7 +14,7 @@ from sqlqueue.consumers.declare.registry import Consumer, Registry, build
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.relay import PREFIX, relay_topic
 from sqlqueue.database import retries
-from sqlqueue.database.log import Log, all_logs, current_log, logs_of
+from sqlqueue.database.log import Log, all_logs, logs_of
 from sqlqueue.exceptions import Postpone, Reject, SqlqueueError
 from sqlqueue.log.relay import arrive
 from sqlqueue.log.topics import existing
@@ -38,7 +38,7 @@ def bring(deliveries: Any) -> None:
     letter here."""
     target = Log.of(deliveries[0].topic.removeprefix(PREFIX))
     try:
-        arrive(current_log(), target, [delivery._attempt.message for delivery in deliveries])
+        arrive(deliveries[0]._log, target, [delivery._attempt.message for delivery in deliveries])
     except Error as error:
         if retries.unreachable(target, error):
             raise Postpone(f"{target} does not answer: {error}", delay=AWAY) from error
@@ -66,12 +66,11 @@ def connect(registry: Registry) -> None:
         registry.sources.append(add_consumers)
 
 
-def of_database(consumers: Sequence[Consumer]) -> list[Consumer] | None:
-    """Return the consumers of topics that are on this process's database, or were (their messages are drained); None,
+def of_database(log: Log, consumers: Sequence[Consumer]) -> list[Consumer] | None:
+    """Return the consumers of topics that are on this database, or were (their messages are drained); None,
     with a log line, if it does not answer."""
     if not settings.several:
         return list(consumers)
-    log = current_log()
     try:
         there = existing(log, {consumer.topic for consumer in consumers})
     except Error as error:

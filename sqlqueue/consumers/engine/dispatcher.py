@@ -235,8 +235,9 @@ class Dispatcher:
             counts: dict[HeldLease, int] = {}
             for execution in started:
                 counts[execution.lease] = counts.get(execution.lease, 0) + len(execution.attempts)
+            database = self.ownership.log.label
             for lease, count in counts.items():
-                announce(deliveries_dispatched, Dispatcher, **lease.labels, count=count)
+                announce(deliveries_dispatched, Dispatcher, **lease.labels, count=count, database=database)
         for execution in by_urgency(started) if self._urgent else started:
             subscription = execution.lease.subscription
             self.in_flight.start(execution, subscription)

@@ -131,7 +131,8 @@ class Loop:
             logger.warning(
                 logfmt("iteration_failed", subscriber=self.ownership.subscriber, error_kind=kind.name, error=error)
             )
-            announce(operation_retried, Loop, operation="iteration", error_kind=kind.name, error=error)
+            facts = {"operation": "iteration", "error_kind": kind.name, "error": error}
+            announce(operation_retried, Loop, **facts, database=self.ownership.log.label)
             retries.drop_connection(self.ownership.log)
             return 0.05 if kind is retries.ErrorKind.CONTENTION else self.settler.trouble.pause
 

@@ -220,7 +220,7 @@ class Ownership:
         for subscription, some in partitions.items():
             group, topic = subscription.group_topic
             fields = {"subscriber": self.subscriber, "group": group, "topic": topic}
-            announce(signal, Ownership, **fields, partitions=sorted(some))
+            announce(signal, Ownership, **fields, partitions=sorted(some), database=self.log.label)
 
     def drained(self) -> dict[Subscription, set[int]]:
         """Return the leaving partitions of which nothing is in flight any more, by subscription."""
@@ -248,4 +248,5 @@ class Ownership:
         for lease in leases:
             if (assigned := self.assigned_of(lease)) is not None:
                 lease.subscription.drop(assigned)
-                announce(lease_lost, Ownership, subscriber=self.subscriber, **lease.labels, why=why)
+                fields = {"subscriber": self.subscriber, **lease.labels, "why": why}
+                announce(lease_lost, Ownership, **fields, database=self.log.label)

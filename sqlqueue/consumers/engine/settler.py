@@ -163,7 +163,7 @@ class Settler:
                 self.ownership.server.doubtful = True
 
     def _announce(self, result: SettleResult) -> None:
-        labels = result.plan.lease.labels
+        labels = {**result.plan.lease.labels, "database": self.log.label}
         if result.plan.filtered:
             announce(messages_filtered, Settler, **labels, count=result.plan.filtered)
         if result.settled and deliveries_settled.receivers:

@@ -37,7 +37,7 @@ from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database import lock_timeouts, retries, writer
-from sqlqueue.database.log import Log, current_log, home_log
+from sqlqueue.database.log import Log, home_log
 from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, SessionReplaced
 from sqlqueue.database.transactions import refusal
 from sqlqueue.exceptions import ConfigurationError
@@ -70,6 +70,7 @@ class Subscriber:
         self,
         consumers: Sequence[Consumer],
         *,
+        log: Log | None = None,
         name: str = "",
         threads: int | None = None,
         pool: Callable[[Callable[[Attempt, Outcome], None], Callable[[Execution], None]], Pool] | None = None,
@@ -77,7 +78,7 @@ class Subscriber:
         liveness: Liveness | None = None,
         limited: bool = True,
     ):
-        self.log = current_log()
+        self.log = log or home_log()
         self.name = name or heartbeat.subscriber_name()
         self.clock = time.monotonic
         self.liveness = liveness or Liveness()
@@ -171,7 +172,8 @@ class Subscriber:
                 task.start()
         group_topics = [subscription.group_topic for subscription in self.subscriptions]
         self.liveness.mark_started()
-        announce(subscriber_started, Subscriber, subscriber=self.name, subscriptions=group_topics)
+        fields = {"subscriber": self.name, "subscriptions": group_topics}
+        announce(subscriber_started, Subscriber, **fields, database=self.log.label)
 
     def _keep_server_named(self) -> None:
         """Start what keeps a server named, where that is of any use: the present server may be a node of a cluster, or
@@ -368,7 +370,7 @@ class Subscriber:
         if any(subscription.limiter is not None for subscription in self.subscriptions):
             retries.patiently(self.log, limit_shares.leave, self.log, self.name, give_up=self._out_of_time)
         retries.patiently(self.log, heartbeat.leave, self.log, self.name, give_up=self._out_of_time)
-        announce(subscriber_stopped, Subscriber, subscriber=self.name)
+        announce(subscriber_stopped, Subscriber, subscriber=self.name, database=self.log.label)
         if self._with_background_tasks:
             connections.close_all()
 

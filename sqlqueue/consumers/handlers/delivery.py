@@ -12,7 +12,7 @@ from sqlqueue.core.keys import checked_text
 from sqlqueue.core.plain_json import decode
 from sqlqueue.core.settle_plan import Attempt
 from sqlqueue.database.clock import moment
-from sqlqueue.database.log import current_log
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import InvalidMessage, LeaseLost, Postpone, Reject, Unknown, seconds
 from sqlqueue.log.progress import Reported
 from sqlqueue.log.results import reply_text
@@ -63,8 +63,8 @@ class Delivery(Generic[Payload]):
     """The message, the attempt (1 is the first), and the group that it is for. For type checkers, `Delivery[Order]`
     has instances of Order as payloads."""
 
-    def __init__(self, attempt: Attempt, payloads: PayloadReader | None = None):
-        self._attempt, self._payloads = attempt, payloads
+    def __init__(self, log: Log, attempt: Attempt, payloads: PayloadReader | None = None):
+        self._log, self._attempt, self._payloads = log, attempt, payloads
 
     if TYPE_CHECKING:
         payload = _PayloadOf()
@@ -129,7 +129,7 @@ class Delivery(Generic[Payload]):
     @property
     def database(self) -> str:
         """The alias of the database that it is on; "" if there is one log only."""
-        return current_log().label
+        return self._log.label
 
     @property
     def partition(self) -> int:
@@ -209,7 +209,7 @@ class Delivery(Generic[Payload]):
         Raises InvalidResult for what cannot be stored, and LeaseLost if the message is not this consumer's any more.
         """
         self.check_lease()
-        text = reply_text(current_log(), value)
+        text = reply_text(self._log, value)
         if self._attempt.reply is None:
             self._attempt.reply = text
 

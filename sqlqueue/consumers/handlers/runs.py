@@ -80,7 +80,7 @@ class SingleRun(Run):
             message = attempt.message
             refused = None if message.expires is None and message.headers is None else attempt.refused
             if refused is None:
-                return Delivery(attempt, executor.consumer.payloads)
+                return Delivery(executor.log, attempt, executor.consumer.payloads)
             self.report(attempt, refused)
         return None
 
@@ -170,7 +170,7 @@ class ChunkRun(DividedRun):
     def _readable(self, attempts: list[Attempt]) -> list[Delivery[Any]]:
         """Return the deliveries of those whose payloads can be read; report the others, which would fail the chunk."""
         payloads = self.executor.consumer.payloads
-        self.attempts, deliveries = attempts, [Delivery(attempt, payloads) for attempt in attempts]
+        self.attempts, deliveries = attempts, [Delivery(self.executor.log, attempt, payloads) for attempt in attempts]
         if payloads is None or not payloads.checks:
             return deliveries
         fit: list[Delivery[Any]] = []
@@ -348,7 +348,7 @@ class TransactionRun(DividedRun):
 
     def _call(self, attempt: Attempt, handled: Handled) -> None:
         consumer = self.executor.consumer
-        delivery = Delivery(attempt, consumer.payloads)
+        delivery = Delivery(self.executor.log, attempt, consumer.payloads)
         with DeliveryContext(delivery):
             self._transaction.handle([attempt], delivery, handled)
             # A handler that has swallowed an error fails, and not the next one, whose statements are refused.

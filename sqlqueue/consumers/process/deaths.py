@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from django.db import Error, connections
 
 from sqlqueue.core.logfmt import logfmt
-from sqlqueue.database.log import Log, current_log
+from sqlqueue.database.log import Log, home_log
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.last_in_flight import in_doubt
 
@@ -70,5 +70,5 @@ class Deaths:
 
 
 def of_database(log: Log | None) -> Deaths:
-    """Return what keeps the deaths of a database's processes; alias: "" if there is only one."""
-    return Deaths(log or current_log())
+    """Return what keeps the deaths of a database's processes. log: None if there is only one."""
+    return Deaths(log or home_log())

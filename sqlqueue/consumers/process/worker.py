@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.consumers.process.signals import StopRequests, let_children_end
-from sqlqueue.database.log import Log, current_log
+from sqlqueue.database.log import Log, home_log
 
 if TYPE_CHECKING:
     from sqlqueue.consumers.process.endpoints import Endpoints
@@ -76,10 +76,9 @@ def serve(
 
     logs.show(options.verbosity)
     registry.discover()
-    if options.log:
-        settings.serve(options.log.alias)
+    log = options.log or home_log()
     chosen = registry.select(options.groups, options.topics)
-    consumers = of_database(chosen)
+    consumers = of_database(log, chosen)
     while consumers is None:  # its database does not answer: the other databases have processes of their own
         liveness.mark_iteration()
         if options.drain:
@@ -88,10 +87,10 @@ def serve(
             time.sleep(DATABASE_RETRY)
         elif pipe.poll(DATABASE_RETRY):  # it is to stop, or its supervisor has ended
             return
-        consumers = of_database(chosen)
-    if not _ready(options, pipe, liveness):
+        consumers = of_database(log, chosen)
+    if not _ready(log, options, pipe, liveness):
         return
-    subscriber = Subscriber(consumers, name=name, threads=options.threads, liveness=liveness)
+    subscriber = Subscriber(consumers, log=log, name=name, threads=options.threads, liveness=liveness)
 
     requests = StopRequests()
 
@@ -128,7 +127,7 @@ def serve(
         sys.exit(1)
 
 
-def _ready(options: WorkerOptions, pipe: Connection | None, liveness: Liveness) -> bool:
+def _ready(log: Log, options: WorkerOptions, pipe: Connection | None, liveness: Liveness) -> bool:
     """Wait until the database answers, unless this drains: who calls that is told at once. Return False if the process
     is to stop, or its supervisor has ended, meanwhile. Exits with status 1 if a table or a column is missing."""
     from sqlqueue.consumers.process.start import wait_for_database
@@ -144,9 +143,9 @@ def _ready(options: WorkerOptions, pipe: Connection | None, liveness: Liveness) 
 
     undone = int(options.drain and pipe is None)
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(undone))  # nothing has begun
-    if not options.drain and not wait_for_database(current_log(), stopped):
+    if not options.drain and not wait_for_database(log, stopped):
         return False
-    if lacks_columns(current_log(), queue_models()):
+    if lacks_columns(log, queue_models()):
         meaning = "a table or a column is missing: run `python manage.py migrate sqlqueue`; the process ends"
         logger.error(logfmt("tables_missing", meaning=meaning))
         sys.exit(1)

@@ -41,16 +41,11 @@ class PulledDelivery(Delivery):
         settle: Settle,
         begin: Callable[[PulledDelivery], bool],
     ):
-        super().__init__(attempt, consumer.payloads)
-        self._log, self._consumer, self._execution, self._report = log, consumer, execution, settle
+        super().__init__(log, attempt, consumer.payloads)
+        self._consumer, self._execution, self._report = consumer, execution, settle
         self._begin = begin
         self._settled = ""  # the name of the method
         self._commits: _CommitWatch | None = None  # watches the transaction that it was acked in
-
-    @property
-    def database(self) -> str:
-        """The alias of the database that it is on; "" if there is one log only."""
-        return self._log.label
 
     def ready(self) -> bool:
         """Start its visibility timeout, and tell whether the receiver can have it: if not, because it is over or its

@@ -9,7 +9,6 @@ from typing import Any
 
 from django.db import connections
 
-from sqlqueue.conf import settings
 from sqlqueue.consumers.declare.registry import Consumer, build
 from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.consumers.handlers.delivery import Delivery
@@ -21,8 +20,9 @@ from sqlqueue.core import forks
 from sqlqueue.core.flow import NO_FLOW
 from sqlqueue.core.outcomes import UNSTARTED, Outcome
 from sqlqueue.core.settle_plan import Attempt, Execution
-from sqlqueue.database.log import Log, current_log
+from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
+from sqlqueue.log.placement import any_log
 from sqlqueue.log.topics import require_declared
 
 
@@ -35,7 +35,7 @@ def pulled_consumer(topic: str, group: str, options: dict[str, Any]) -> Consumer
     if options.get("commit_every", 1) != 1:
         raise ConfigurationError("a pull loop's receiver commits by itself: leave commit_every out")
     made = build(topic, {"group": group, **options})
-    require_declared(current_log(), topic)
+    require_declared(any_log(topic), topic)
     # One that names no limits leaves the group's as they are.
     return Consumer(topic=topic, handler=_no_handler, declares=made["flow"] != NO_FLOW, **made)
 
@@ -128,8 +128,7 @@ class PullEngine:
 
         # The throttle admits twice as many deliveries as threads: here, those that the receiver may have unsettled.
         threads = max(1, self._consumer.options.batch_size // 2)
-        with settings.at(log.alias):
-            return Subscriber([self._consumer], threads=threads, pool=make_pool)
+        return Subscriber([self._consumer], log=log, threads=threads, pool=make_pool)
 
     def start(self) -> None:
         """Start the threads."""
@@ -138,8 +137,7 @@ class PullEngine:
 
     def _run(self, subscriber: Subscriber) -> None:
         try:
-            with settings.at(subscriber.log.alias):
-                subscriber.run(started=lambda: self._note_start(subscriber))
+            subscriber.run(started=lambda: self._note_start(subscriber))
         except BaseException as error:  # it is raised in the receiver
             self._error = self._error or error
         finally:

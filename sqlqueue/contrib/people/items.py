@@ -16,7 +16,7 @@ from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import told
 from sqlqueue.database.dialects.base import marks_of
 from sqlqueue.database.limits import check_result
-from sqlqueue.database.log import Log, current_log
+from sqlqueue.database.log import Log, home_log
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log.encoding import encode
 from sqlqueue.models import ScheduledMessage
@@ -51,7 +51,7 @@ def handed_over(error: HandOver) -> HandedOver:
         return HandedOver(told(error), None)
     try:
         text = encode(error.form, "form")
-        check_result(current_log(), text, settings.MAX_PAYLOAD_BYTES)
+        check_result(home_log(), text, settings.MAX_PAYLOAD_BYTES)
     except InvalidMessage as refused:
         raise InvalidMessage(f"HandOver: {refused}") from refused
     return HandedOver(told(error), text)

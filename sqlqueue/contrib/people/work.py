@@ -42,7 +42,7 @@ from sqlqueue.core.keys import checked_text
 from sqlqueue.database import clock, retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.limits import check_result
-from sqlqueue.database.log import Log, current_log
+from sqlqueue.database.log import Log, home_log
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log.encoding import encode
 from sqlqueue.log.publish import publish
@@ -57,16 +57,19 @@ Change = Callable[..., dict[str, Any]]  # of the item, the user and values: the 
 
 def change(kind: str) -> Callable[[Change], Callable[..., None]]:
     """Return a decorator: a function of an item, the user and values, which returns the columns to change, becomes the
-    whole change, a function of the item's number, its version, the user, the values and a comment. kind: of its event.
+    whole change, a function of the item's number, its version, the user, the values, a comment and its log (that of
+    DATABASE). kind: of its event.
     """
 
     def decorator(columns: Change) -> Callable[..., None]:
         @wraps(columns)
-        def changed(number: int, version: int, by: str, *values: Any, comment: str = "") -> None:
+        def changed(
+            number: int, version: int, by: str, *values: Any, comment: str = "", log: Log | None = None
+        ) -> None:
             if kind == SENT_BACK and not comment.strip():
                 raise InvalidMessage("say in a comment why it is sent back")
             _checked(by, comment)
-            log: Log = current_log()
+            log = log or home_log()
             retries.run(log, _changed, log, number, version, by, kind, columns, values, comment)
 
         return changed
@@ -93,10 +96,11 @@ def release(item: WorkItem, by: str) -> dict[str, Any]:
 def defer(item: WorkItem, by: str, until: datetime) -> dict[str, Any]:
     """Put an item of one's own, or an unassigned one, off until a time (aware, in the future): it is the user's."""
     _check_own(item, by)
-    if until <= clock.now(current_log()):
+    log = _log_of(item)
+    if until <= clock.now(log):
         raise InvalidMessage(f"an item can be deferred to a time in the future only, not to {until}")
     # Not as Django would store it: the queue's columns have UTC, also with USE_TZ off.
-    return {"assignee": by, "deferred_until": Value(current_log().dialect.time(until))}
+    return {"assignee": by, "deferred_until": Value(log.dialect.time(until))}
 
 
 @change(SUBMITTED)
@@ -130,12 +134,12 @@ def finish(item: WorkItem, by: str, result: Any) -> dict[str, Any]:
     return {**changes, "finished_at": DatabaseNow()}
 
 
-def add_comment(number: int, by: str, comment: str) -> None:
+def add_comment(number: int, by: str, comment: str, log: Log | None = None) -> None:
     """Add a comment, whatever state the item has; its version stays."""
     if not comment.strip():
         raise InvalidMessage("a comment needs a text")
     _checked(by, comment)
-    log: Log = current_log()
+    log = log or home_log()
     retries.run(log, _commented, log, number, by, comment)
 
 
@@ -223,7 +227,12 @@ def _publish_notice(item: WorkItem, event: WorkItemEvent) -> None:
 
 
 def _numbered(item: WorkItem) -> str:
-    return numbered(item.pk, current_log().label)
+    return numbered(item.pk, _log_of(item).label)
+
+
+def _log_of(item: WorkItem) -> Log:
+    """Return the log whose item it is."""
+    return Log.of(item._state.db or settings.DATABASE)
 
 
 def _publish(topic: str, payload: Any, key: str, id: str, headers: dict[str, Any] | None = None) -> None:

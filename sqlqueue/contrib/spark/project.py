@@ -123,10 +123,10 @@ def of_django() -> Project:
     if not apps.is_installed(APP):
         raise ConfigurationError(f"Spark needs {APP!r} in INSTALLED_APPS")
     return Project(
-        default=queue_settings.home,
-        databases={alias: dict(connections[alias].settings_dict) for alias in connections if _is_readable(alias)},
+        default=queue_settings.DATABASE,
+        databases={alias: dict(Log.of(alias).connection.settings_dict) for alias in connections if _is_readable(alias)},
         options=dict(getattr(settings, "SQLQUEUE", {})),
-        reading=str(queue_settings.READ_ALIAS or queue_settings.home),
+        reading=str(queue_settings.READ_ALIAS or queue_settings.DATABASE),
         logs=queue_settings.aliases,
     )
 
@@ -134,7 +134,7 @@ def of_django() -> Project:
 def _is_readable(alias: str) -> bool:
     """Tell whether sqlqueue knows an alias's vendor, and its driver is installed."""
     try:
-        return connections[alias].vendor in DIALECTS
+        return Log.of(alias).connection.vendor in DIALECTS
     except ImproperlyConfigured:
         return False
 
@@ -165,8 +165,7 @@ def _use(databases: Mapping[str, dict[str, Any]], options: Mapping[str, Any]) ->
     for alias, database in databases.items():
         if connections.settings.get(alias) != database:
             if alias in connections.settings:
-                connections[alias].close()
-                del connections[alias]
+                Log.of(alias).disconnect()
             connections.settings[alias] = database
             Log.of.cache_clear()  # what is remembered of a log is of another database
     settings.SQLQUEUE = options

@@ -85,7 +85,10 @@ class Command(QueueCommand):
         nothing = "" if count or options["dry_run"] else "There is nothing to discard."
         if self.proceed(options, f"Delete {count} dead letters of topic {options['topic']!r} for good?", nothing):
             # Later dead letters lie above `through`: the operator was not asked about those.
-            chosen = {name: options[name] for name in ("group", "fingerprint")} | {"offsets": options["offset"] or None}
+            chosen = {name: options[name] for name in ("group", "fingerprint")} | {
+                "offsets": options["offset"] or None,
+                "database": self.log.alias,
+            }
             deleted = 0
             with self.progress("discard", count) as progress:
                 while some := discard(options["topic"], **chosen, through=through, limit=DISCARDED_AT_ONCE):

@@ -17,7 +17,7 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.declare.registry import Consumer, registry
 from sqlqueue.core.logfmt import printable
 from sqlqueue.core.settings import MOST_THREADS
-from sqlqueue.database.log import current_log
+from sqlqueue.database.log import Log
 from sqlqueue.database.server_checks import describe
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
@@ -52,7 +52,7 @@ class Command(QueueCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Examine, print, and exit with 1 on errors, 2 on warnings with --strict."""
-        findings = list(_check_findings())
+        findings = list(_check_findings(self.log))
         diagnostics = None
         if not settings.problems():
             diagnostics = read(self.log, _handlers(), options["processes"], options["threads"])
@@ -60,9 +60,11 @@ class Command(QueueCommand):
         levels = [finding.level for finding in findings]
         if options["json"]:
             counts = {f"{level}s": levels.count(level) for level in (ERROR, WARNING, NOTE)}
-            self.as_json({**_about(diagnostics), **counts, "findings": [finding._asdict() for finding in findings]})
+            self.as_json(
+                {**_about(self.log, diagnostics), **counts, "findings": [finding._asdict() for finding in findings]}
+            )
         else:
-            self.say(", ".join(f"{name} {value}" for name, value in _about(diagnostics).items()))
+            self.say(", ".join(f"{name} {value}" for name, value in _about(self.log, diagnostics).items()))
             for finding in findings:
                 self._print(finding)
         if ERROR in levels:
@@ -86,17 +88,17 @@ class Command(QueueCommand):
             self.stdout.write(f"           {printable(finding.command)}")
 
 
-def _about(diagnostics: Diagnostics | None) -> dict[str, str]:
+def _about(log: Log, diagnostics: Diagnostics | None) -> dict[str, str]:
     """Return the versions and the server that a bug report names; it holds no secrets."""
     about = {"sqlqueue": sqlqueue.__version__, "Django": django.__version__, "Python": platform.python_version()}
     if diagnostics is None:
         return about
-    return {**about, "database": describe(current_log()), "isolation": diagnostics.limits.isolation}
+    return {**about, "database": describe(log), "isolation": diagnostics.limits.isolation}
 
 
-def _check_findings() -> Iterator[Diagnosis]:
+def _check_findings(log: Log) -> Iterator[Diagnosis]:
     """Yield a finding for each message of the system checks, those of the database included."""
-    databases = [] if settings.problems() else [settings.DATABASE]
+    databases = [] if settings.problems() else [log.alias]
     for message in checks.run_checks(tags=[TAG], databases=databases):
         level = ERROR if message.level >= checks.ERROR else WARNING if message.level >= checks.WARNING else NOTE
         yield Diagnosis(level, f"check {message.id}", message.msg, message.hint or "")

@@ -126,6 +126,7 @@ class Command(QueueCommand):
         topic = known_topic(self.log, options["topic"]).name
         [group] = known_groups(self.log, topic, [options["group"]])
         which = {"ids": options["id"], "key": options["key"], "offsets": options["offset"]}
+        which["database"] = self.log.alias
         count = preview(topic, group, **which)
         self.say(f"Group {group!r} has not settled {count} of these messages; those in flight are left.")
         nothing = "" if count else "Nothing was done."

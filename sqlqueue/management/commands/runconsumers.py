@@ -31,7 +31,7 @@ from sqlqueue.core.bounds import whole
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.settings import MOST_THREADS
-from sqlqueue.database.log import Log, all_logs, current_log
+from sqlqueue.database.log import Log, all_logs, home_log
 from sqlqueue.database.server_checks import describe, write_refused
 from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import ConfigurationError
@@ -85,7 +85,7 @@ class Command(BaseCommand):
         refuse_broken_texts(options)
         logs.show(options["verbosity"])
         if not (options["check"] or options["drain"] or settings.problems() or settings.several):
-            wait_for_database(current_log())
+            wait_for_database(home_log())
         reload = (
             django_settings.DEBUG
             and options["processes"] > 0

@@ -40,10 +40,10 @@ def handle(delivery):
 sqlqueue.publish("t", 1)
 print(testing.drain())
 from sqlqueue.consumers.background.collector import CollectorTask
-from sqlqueue.database.log import current_log
-CollectorTask(current_log(), 0, 30).run_once()
+from sqlqueue.database.log import home_log
+CollectorTask(home_log(), 0, 30).run_once()
 from sqlqueue.stats.survey import survey
-print([topic.counts for topic in survey(current_log()).topics if topic.counts])
+print([topic.counts for topic in survey(home_log()).topics if topic.counts])
 """
 WRONG: dict[str, Any] = {
     "every_message": [None, 1, "people"],

@@ -59,7 +59,7 @@ class WorkItemOperation(Operation):
             raise WorkItemChanged(work.CHANGED)
         given = [self.cleaned_data[name] for name in self.values]
         comment = self.cleaned_data.get("comment", "")
-        type(self).change(self.item.pk, int(version), self.user, *given, comment=comment)
+        type(self).change(self.item.pk, int(version), self.user, *given, comment=comment, log=self.log)
         return Done(self.done, self.rows)
 
 
@@ -223,7 +223,7 @@ class Comment(CommentedOperation):
 
     def run(self) -> Done:
         """Add it."""
-        work.add_comment(self.item.pk, self.user, self.cleaned_data["comment"])
+        work.add_comment(self.item.pk, self.user, self.cleaned_data["comment"], self.log)
         return Done(_("The comment is added."), self.rows)
 
 

@@ -24,7 +24,7 @@ from sqlqueue.contrib.people.admin.permissions import SEEN_BY, closed_topics, ma
 from sqlqueue.contrib.people.models import REVIEW, MyWork, WorkItem
 from sqlqueue.contrib.people.own_work import HEAVY, LATER, MOST_LISTED, OVERDUE, OWN, TEAM, UNASSIGNED, own_work
 from sqlqueue.contrib.people.survey import OVERDUE_ITEMS
-from sqlqueue.database.log import current_log
+from sqlqueue.database.log import Log
 from sqlqueue.models import Message
 
 APP = "sqlqueue_people"
@@ -128,12 +128,12 @@ def _url_of_mine(request: HttpRequest) -> str:
     return reverse(f"admin:{APP}_mywork_changelist", current_app=getattr(request, "current_app", "admin"))
 
 
-def section_of_message(request: HttpRequest, offsets: Collection[int]) -> str:
+def section_of_message(log: Log, request: HttpRequest, offsets: Collection[int]) -> str:
     """Return the section of a message's page: the items that groups have made of it, or of its dead letter, as far as
     the user may see them, the newest MOST_ITEMS."""
     if not sees_items(request.user):
         return ""
-    items = WorkItem.objects.using(current_log().alias).filter(message_offset__in=sorted(offsets))
+    items = WorkItem.objects.using(log.alias).filter(message_offset__in=sorted(offsets))
     seen = items.exclude(topic__in=closed_topics(request.user)).order_by("-message_offset", "-pk")
     found = list(seen.only("topic", "consumer_group", "state", "assignee", "handed_over_at")[: MOST_ITEMS + 1])
     context = {"items": found[:MOST_ITEMS], "more": len(found) > MOST_ITEMS}

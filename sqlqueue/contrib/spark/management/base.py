@@ -16,7 +16,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import highest_offset
-from sqlqueue.database.log import all_logs, current_log, logs_of
+from sqlqueue.database.log import Log, all_logs, home_log, logs_of
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown, LeaseLost, SqlqueueError
 from sqlqueue.log.topics import existing
 from sqlqueue.management.arguments import refuse_broken_texts
@@ -34,6 +34,12 @@ class SparkCommand(BaseCommand):
     """A command that runs Spark. It exits with 0 when done, 75 when a later run may succeed, 1 when it failed."""
 
     database_help = ""  # of the option --database; "": it has none
+    _log: Log | None = None
+
+    @property
+    def log(self) -> Log:
+        """The log that is worked on."""
+        return self._log or home_log()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options of every pipeline."""
@@ -66,20 +72,18 @@ class SparkCommand(BaseCommand):
         except SqlqueueError as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:
-            if (first := migrate_first(current_log(), error)) is None:
+            if (first := migrate_first(self.log, error)) is None:
                 raise
             raise first from error
         except KeyboardInterrupt:
             raise CommandError("interrupted: run it again to continue where it stopped", returncode=130) from None
 
     def on_databases(self, options: dict[str, Any]) -> Iterator[str]:
-        """Let DATABASE be each database in turn, and yield their aliases; once, and "", if there is one log only."""
-        for log in chosen(options, ("",), ()):
-            with settings.at(log.alias):
-                database = log.label if settings.several else ""
-                if database:
-                    self.say(f"database {database}")
-                yield database
+        """Work on each database in turn, and yield their aliases; once, and "", if there is one log only."""
+        for self._log in chosen(options, ("",), ()):
+            if self.log.label:
+                self.say(f"database {self.log.label}")
+            yield self.log.label
 
     def topics_here(self, named: list[str]) -> list[str]:
         """Return those of the named topics (all, if there is none) that the database which is worked on has messages
@@ -87,7 +91,7 @@ class SparkCommand(BaseCommand):
 
         Raises ConfigurationError for a name of which no database knows a topic.
         """
-        here = current_log()
+        here = self.log
         if named and settings.several and (unknown := sorted({*named} - self._known(named))):
             raise ConfigurationError(f"there is no topic {unknown[0]!r}: nothing was ever published to it")
         if named:

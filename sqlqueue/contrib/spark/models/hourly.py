@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
-from django.db import connections, models
+from django.db import models
 from django.db.models import Max
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.error_text import LENGTH
 from sqlqueue.core.keys import GROUP_LENGTH, KEY_LENGTH
 from sqlqueue.database.fields import ExactField
+from sqlqueue.database.log import Log
 from sqlqueue.models.topic import TOPIC_COLUMN
 
 AT_ONCE = 500
@@ -69,7 +70,7 @@ class HourlyQuerySet(models.QuerySet[Any]):
         known, less = merged(self.columns, self._near(new.values()), new.values())
         fields = {field.name for field in self.model._meta.concrete_fields} - {"id"}
         written = [row for row in known if tuple(row[name] for name in self.columns.unique) in new]
-        targets = connections[self.db].features.supports_update_conflicts_with_target
+        targets = Log.of(self.db).connection.features.supports_update_conflicts_with_target
         self.bulk_create(
             [self.model(**{name: row[name] for name in fields if name in row}) for row in written],
             batch_size=AT_ONCE,

@@ -17,7 +17,7 @@ from sqlqueue.contrib.spark.models.archive_segment import MESSAGES, RECEIPTS
 from sqlqueue.core.bounds import CENTURY
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon
-from sqlqueue.database.log import current_log, reading_log
+from sqlqueue.database.log import Log, reading_log
 from sqlqueue.exceptions import HorizonUnknown
 from sqlqueue.log.seek import key_before
 from sqlqueue.management import arguments
@@ -81,7 +81,7 @@ class Command(SparkCommand):
 
     def horizon(self, options: dict[str, Any]) -> int:
         """Return the horizon of the database that is worked on, or of its replica. Raises HorizonUnknown."""
-        log = reading_log()
+        log = reading_log(self.log)
         if settings.is_replica(log.alias):
             horizon = replicated_horizon(log)
             self.say(f"read from the replica {log.alias!r}, up to offset {horizon}")
@@ -96,7 +96,7 @@ class Command(SparkCommand):
 
         root = options["archive"]
         archive = of_database(root, database) if root else None
-        segments = ArchiveSegment.objects.using(current_log().alias)
+        segments = ArchiveSegment.objects.using(self.log.alias)
         if archive:
             try:
                 archive.refuse_elsewhere(segments.ends(topic=topic), topic)
@@ -105,8 +105,8 @@ class Command(SparkCommand):
         frontiers = {kind: segments.frontier(topic, kind) for kind in (MESSAGES, RECEIPTS)}
         if frontiers[MESSAGES] > horizon:  # only a replica's: dead letters up to the archive's end may not be there yet
             raise HorizonUnknown(f"the replica is behind the archive of {topic}: try again when it has caught up")
-        done = (0, 0) if options["everything"] else reached(topic, options["receipt_lag"])
-        hours = analyse(TopicRows(spark, reading_log(), topic, horizon, archive, frontiers), *done)
+        done = (0, 0) if options["everything"] else reached(self.log, topic, options["receipt_lag"])
+        hours = analyse(TopicRows(spark, reading_log(self.log), topic, horizon, archive, frontiers), *done)
         if hours is None:
             self.say(f"{topic}: nothing new")
             return
@@ -114,7 +114,7 @@ class Command(SparkCommand):
             self.say(f"{topic}: {', '.join(hours.days)} would be computed")
             return
         counts = [
-            self.store(rows, objects.using(current_log().alias))
+            self.store(rows, objects.using(self.log.alias))
             for rows, objects in ((hours.statistics, HourlyStatistic.objects), (hours.errors, HourlyError.objects))
         ]
         written, incomplete = zip(*counts)
@@ -138,8 +138,7 @@ class Command(SparkCommand):
             return objects.store(rows)
 
 
-def reached(topic: str, lag: float) -> tuple[int, int]:
+def reached(log: Log, topic: str, lag: float) -> tuple[int, int]:
     """Return the offset and the receipt's id above which there may be rows that no run has read; lag: in seconds."""
-    log = current_log()
     offset, hour = HourlyStatistic.objects.using(log.alias).reached(topic)
     return offset, key_before(log, Receipt, "finished_at", hour - timedelta(seconds=lag)) if hour else 0

@@ -13,7 +13,6 @@ from sqlqueue.contrib.spark.archivist import archivist, newest_receipts, waiting
 from sqlqueue.contrib.spark.management.base import SparkCommand
 from sqlqueue.contrib.spark.models.archive_segment import MESSAGES, RECEIPTS
 from sqlqueue.core.bounds import CENTURY
-from sqlqueue.database.log import current_log
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.management import arguments
 
@@ -80,7 +79,7 @@ class Command(SparkCommand):
             for database in self.on_databases(options):
                 topics = self.topics_here(options["topic"])
                 lag = options["receipt_lag"]
-                receipts = newest_receipts(current_log(), topics, lag) if options["receipts"] else {}
+                receipts = newest_receipts(self.log, topics, lag) if options["receipts"] else {}
                 if spark is None:
                     for topic in topics:
                         self.preview(topic, options, receipts.get(topic, 0))
@@ -127,7 +126,7 @@ class Command(SparkCommand):
         from sqlqueue.contrib.spark.archiving import archive_topic
 
         folder = of_database(options["folder"], database)
-        with archivist(current_log(), topic, timeout=options["wait"], say=self.say) as owner:
+        with archivist(self.log, topic, timeout=options["wait"], say=self.say) as owner:
             for kind in kinds(options):
                 for segment in archive_topic(
                     spark,
@@ -152,7 +151,7 @@ class Command(SparkCommand):
         existing(options["folder"])
         folder = of_database(options["folder"], database)
         wrong: list[str] = []
-        with archivist(current_log(), topic, timeout=options["wait"], say=self.say) as owner:
+        with archivist(self.log, topic, timeout=options["wait"], say=self.say) as owner:
             for kind in kinds(options):
                 segments = owner.segments(kind)
                 found = differences(spark, segments, folder, kind) + gaps(segments, owner.lost_to(kind))
@@ -164,7 +163,7 @@ class Command(SparkCommand):
     def preview(self, topic: str, options: dict[str, Any], receipts_to: int) -> None:
         """Print how many messages and receipts of a topic would be archived."""
         for kind in kinds(options):
-            rows = waiting(current_log(), topic, kind, receipts_to)
+            rows = waiting(self.log, topic, kind, receipts_to)
             self.say(f"{topic}: {rows:,} {kind} would be archived")
 
 

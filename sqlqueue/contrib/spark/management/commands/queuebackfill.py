@@ -9,7 +9,7 @@ from django.core.management.base import CommandError
 
 from sqlqueue.contrib.spark.management.base import SparkCommand, new_messages, setting
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
-from sqlqueue.database.log import current_log
+from sqlqueue.database.log import home_log
 from sqlqueue.log.topics import planned
 from sqlqueue.management import arguments
 
@@ -63,7 +63,7 @@ class Command(SparkCommand):
     def run(self, options: dict[str, Any]) -> None:
         """Publish the rows, or preview them. Raises CommandError and ConfigurationError."""
         # A topic that is refused is refused before Spark starts.
-        topic = planned(current_log(), options["topic"]).name
+        topic = planned(home_log(), options["topic"]).name
         with self.spark(options) as spark:
             from pyspark.errors import AnalysisException
 

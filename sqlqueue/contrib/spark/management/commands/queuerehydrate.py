@@ -9,7 +9,7 @@ from django.core.management.base import CommandError
 
 from sqlqueue.contrib.spark.management.base import SparkCommand, new_messages
 from sqlqueue.core.keys import GROUP_LENGTH, checked_name, checked_topic
-from sqlqueue.database.log import all_logs, current_log
+from sqlqueue.database.log import all_logs, home_log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.topics import planned
 from sqlqueue.management import arguments
@@ -60,7 +60,7 @@ class Command(SparkCommand):
         """Publish the range, or count it. Raises CommandError and ConfigurationError."""
         topic = checked_topic(options["topic"])
         # A topic that is refused is refused before Spark starts.
-        into = planned(current_log(), options["into"] or topic).name
+        into = planned(home_log(), options["into"] or topic).name
         chosen = {name: options[name] for name in ("first", "last", "since", "until", "key")}
         if not options["all"] and all(value in (None, "") for value in chosen.values()):
             raise CommandError("name a range (--from, --to, --since, --until, --key), or give --all")
