@@ -51,8 +51,9 @@ def test_the_life_of_a_subscriber(consuming: Consuming, heard: list) -> None:
     assert names[0] == "message_published"
     assert names[1:3] == ["subscriber_started", "lease_acquired"]
     assert names[-2:] == ["lease_released", "subscriber_stopped"]
-    assert facts_of(heard, "subscriber_started") == [{"subscriber": subscriber.name, "subscriptions": [("g", "t")]}]
-    lease = {"subscriber": subscriber.name, "group": "g", "topic": "t", "partitions": [0, 1, 2, 3]}
+    started = {"subscriber": subscriber.name, "subscriptions": [("g", "t")], "database": ""}
+    assert facts_of(heard, "subscriber_started") == [started]
+    lease = {"subscriber": subscriber.name, "group": "g", "topic": "t", "partitions": [0, 1, 2, 3], "database": ""}
     assert facts_of(heard, "lease_acquired") == facts_of(heard, "lease_released") == [lease]
 
 

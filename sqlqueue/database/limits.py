@@ -41,9 +41,7 @@ def is_pooled(log: Log) -> bool:
     connection: Any = log.connection
     if connection.vendor != "postgresql":
         return False
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT PG_BACKEND_PID()")
-        (process,) = cursor.fetchone()
+    (process,) = log.execute("SELECT PG_BACKEND_PID()").fetchone()
     return bool(process != connection.connection.info.backend_pid)
 
 
@@ -141,24 +139,23 @@ def limits(log: Log) -> ServerLimits:
 
 
 def _mysql(log: Log) -> ServerLimits:
-    connection = log.connection
-    old = connection.mysql_is_mariadb and connection.mysql_version < (11, 1)  # type: ignore[attr-defined]
-    isolation = "tx_isolation" if old else "transaction_isolation"
-    with connection.cursor() as cursor:
-        names = f"@@{isolation}, @@max_connections, @@session.wait_timeout, @@session.innodb_lock_wait_timeout"
-        cursor.execute(f"SELECT {names}")
-        level, most, idle, lock = cursor.fetchone()
-        cursor.execute("SHOW GLOBAL STATUS LIKE 'Threads_connected'")
-        return ServerLimits(_in_words(level), int(most), int(cursor.fetchone()[1]), float(idle), float(lock))
+    names = "@@max_connections, @@SESSION.wait_timeout, @@SESSION.innodb_lock_wait_timeout"
+    level, most, idle, lock = log.execute(f"SELECT {isolation_variable(log)}, {names}").fetchone()
+    _, count = log.execute("SHOW GLOBAL STATUS LIKE 'Threads_connected'").fetchone()
+    return ServerLimits(_in_words(level), int(most), int(count), float(idle), float(lock))
+
+
+def isolation_variable(log: Log) -> str:
+    """Return the variable that has the isolation level on MySQL and MariaDB."""
+    connection: Any = log.connection
+    old = connection.mysql_is_mariadb and connection.mysql_version < (11, 1)
+    return "@@tx_isolation" if old else "@@transaction_isolation"
 
 
 def _postgresql(log: Log) -> ServerLimits:
     settings = {"transaction_isolation": "", "max_connections": "", "idle_session_timeout": "0", "lock_timeout": "0"}
-    with log.connection.cursor() as cursor:
-        cursor.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", [list(settings)])
-        settings.update(cursor.fetchall())
-        cursor.execute("SELECT COUNT(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
-        (count,) = cursor.fetchone()
+    settings.update(log.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", [list(settings)]))
+    (count,) = log.execute("SELECT COUNT(*) FROM pg_stat_activity WHERE backend_type = 'client backend'").fetchone()
     idle, lock = (int(settings[name]) / 1000 or None for name in ("idle_session_timeout", "lock_timeout"))
     level, pooled = _in_words(settings["transaction_isolation"]), is_pooled(log)
     # An idle session is the pooler's, which replaces it.

@@ -28,25 +28,16 @@ PUBLICATIONS = """
 def findings(log: Log) -> Iterator[CheckMessage]:
     """Yield what is wrong with this server's replication, as far as it shows here."""
     connection: Any = log.connection
-    with connection.cursor() as cursor:
-        if connection.vendor == "mysql":
-            cursor.execute(VARIABLES)
-            seen = {str(name).lower(): str(value) for name, value in cursor.fetchall()}
-            domains = ()
-            if connection.mysql_is_mariadb:
-                cursor.execute(DOMAINS)
-                domains = cursor.fetchone()
-            yield from of_mysql(seen, domains)
-        elif connection.vendor == "postgresql":
-            cursor.execute(PUBLICATIONS)
-            names = [name for (name,) in cursor.fetchall()]
-            if names:
-                yield Caution(
-                    f"the log is replicated logically ({', '.join(names)}): a subscriber lacks its sequence",
-                    hint="Promote physical standbys only; on a logical subscriber, offsets would be given a second "
-                    "time (`migrate sqlqueue` raises the sequence there).",
-                    id="sqlqueue.W019",
-                )
+    if connection.vendor == "mysql":
+        seen = {str(name).lower(): str(value) for name, value in log.execute(VARIABLES).fetchall()}
+        yield from of_mysql(seen, log.execute(DOMAINS).fetchone() if connection.mysql_is_mariadb else ())
+    elif connection.vendor == "postgresql" and (names := [name for (name,) in log.execute(PUBLICATIONS).fetchall()]):
+        yield Caution(
+            f"the log is replicated logically ({', '.join(names)}): a subscriber lacks its sequence",
+            hint="Promote physical standbys only; on a logical subscriber, offsets would be given a second "
+            "time (`migrate sqlqueue` raises the sequence there).",
+            id="sqlqueue.W019",
+        )
 
 
 def of_mysql(variables: Mapping[str, str], domains: tuple[int, ...] = ()) -> Iterator[CheckMessage]:

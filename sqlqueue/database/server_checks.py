@@ -12,7 +12,7 @@ from django.db import Error as DatabaseError
 
 from sqlqueue.database import replication_checks
 from sqlqueue.database.error_codes import ErrorKind, classify
-from sqlqueue.database.limits import is_pooled
+from sqlqueue.database.limits import is_pooled, isolation_variable
 from sqlqueue.database.log import Log
 from sqlqueue.database.session import change_of
 from sqlqueue.database.writer import GALERA, cluster_kind
@@ -24,6 +24,11 @@ SQLITE_LEAST = (3, 35)  # RETURNING
 ISOLATION_LEVELS = ("READ-COMMITTED", "REPEATABLE-READ")
 # Changes nothing, and is refused where nothing may be changed.
 WRITE = "UPDATE sqlqueue_publish_gate SET slot = slot WHERE slot IS NULL"
+# The cache of the sequence of the log's offsets, if there is a log yet.
+CACHES = """
+    SELECT seqcache FROM pg_sequence JOIN pg_depend ON objid = seqrelid AND deptype IN ('a', 'i')
+    WHERE refobjid = TO_REGCLASS('sqlqueue_message')
+"""
 # Schemas with tables of the queue.
 SCHEMAS = """
     SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -66,8 +71,8 @@ def write_refused(log: Log) -> DatabaseError | None:
     """Return the error with which a database refuses whatever would be written; None if it takes writes. By trial: a
     privileged user may write where others may not."""
     try:
-        with _at_once(log), log.atomic(), log.connection.cursor() as cursor:
-            cursor.execute(WRITE)
+        with _at_once(log), log.atomic():
+            log.execute(WRITE)
     except DatabaseError as error:
         if classify(error) is ErrorKind.GONE:  # else locked for a moment; or there are no tables yet, others say so
             return error
@@ -77,17 +82,15 @@ def write_refused(log: Log) -> DatabaseError | None:
 @contextmanager
 def _at_once(log: Log) -> Iterator[None]:
     """Wait for no lock on SQLite, where another process's transaction may hold the only one for long."""
-    connection = log.connection
-    if connection.vendor != "sqlite":
+    if log.connection.vendor != "sqlite":
         yield
         return
-    with connection.cursor() as cursor:
-        timeout = cursor.execute("PRAGMA busy_timeout").fetchone()[0]
-        cursor.execute("PRAGMA busy_timeout = 0")
-        try:
-            yield
-        finally:
-            cursor.execute(f"PRAGMA busy_timeout = {timeout:d}")
+    (timeout,) = log.execute("PRAGMA busy_timeout").fetchone()
+    log.execute("PRAGMA busy_timeout = 0")
+    try:
+        yield
+    finally:
+        log.execute(f"PRAGMA busy_timeout = {timeout:d}")
 
 
 def _too_old(name: str, version: tuple[int, ...], least: tuple[int, ...]) -> Iterator[CheckMessage]:
@@ -108,10 +111,8 @@ def _mysql(log: Log) -> Iterator[CheckMessage]:
     mariadb = connection.mysql_is_mariadb
     name, least = ("MariaDB", MARIADB_LEAST) if mariadb else ("MySQL", MYSQL_LEAST)
     yield from _too_old(name, connection.mysql_version, least)
-    with connection.cursor() as cursor:
-        isolation = "tx_isolation" if mariadb and connection.mysql_version < (11, 1) else "transaction_isolation"
-        cursor.execute(f"SELECT @@{isolation}, @@sql_mode, @@auto_increment_increment")
-        level, mode, increment = cursor.fetchone()
+    isolation = isolation_variable(log)
+    level, mode, increment = log.execute(f"SELECT {isolation}, @@sql_mode, @@auto_increment_increment").fetchone()
     yield from _unproven(level, "Set OPTIONS['isolation_level'] = 'read committed', Django's default.")
     if "STRICT" not in mode.upper():
         yield Error(
@@ -144,15 +145,8 @@ def _mysql(log: Log) -> Iterator[CheckMessage]:
 def _postgresql(log: Log) -> Iterator[CheckMessage]:
     connection: Any = log.connection
     yield from _too_old("PostgreSQL", (connection.pg_version // 10_000,), POSTGRESQL_LEAST)
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT CURRENT_SETTING('default_transaction_isolation')")
-        (default,) = cursor.fetchone()
-        # The sequence of the log's offsets, if there is a log yet.
-        cursor.execute(
-            "SELECT seqcache FROM pg_sequence JOIN pg_depend ON objid = seqrelid AND deptype IN ('a', 'i')"
-            " WHERE refobjid = TO_REGCLASS('sqlqueue_message')"
-        )
-        caches = [cache for (cache,) in cursor.fetchall()]
+    (default,) = log.execute("SELECT CURRENT_SETTING('default_transaction_isolation')").fetchone()
+    caches = [cache for (cache,) in log.execute(CACHES).fetchall()]
     levels = {default}  # of single statements, and of transactions unless an option says otherwise
     if connection.settings_dict["OPTIONS"].get("isolation_level") is not None:
         levels.add(connection.isolation_level.name.lower().replace("_", " "))
@@ -206,9 +200,7 @@ def _pooler(log: Log) -> Iterator[CheckMessage]:
 def _sqlite(log: Log) -> Iterator[CheckMessage]:
     connection: Any = log.connection
     yield from _too_old("SQLite", connection.Database.sqlite_version_info, SQLITE_LEAST)
-    with connection.cursor() as cursor:
-        cursor.execute("PRAGMA journal_mode")
-        (journal,) = cursor.fetchone()
+    (journal,) = log.execute("PRAGMA journal_mode").fetchone()
     if journal.lower() not in ("wal", "memory"):
         yield Caution(
             f"SQLite's journal mode is {journal}: every reader waits for every writer",

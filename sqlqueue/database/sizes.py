@@ -45,9 +45,7 @@ def packet(log: Log) -> int:
     connection.ensure_connection()
     driver = connection.connection
     if driver not in _packets:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT @@SESSION.max_allowed_packet")
-            _packets[driver] = int(cursor.fetchone()[0])
+        _packets[driver] = int(log.execute("SELECT @@SESSION.max_allowed_packet").fetchone()[0])
     return _packets[driver]
 
 
