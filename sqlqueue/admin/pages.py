@@ -67,7 +67,7 @@ class ReadOnlyAdmin(ModelAdmin):
     @property
     def log(self) -> Log:
         """The log that the pages are about."""
-        return getattr(self.admin_site, "log", None) or home_log()
+        return getattr(self.admin_site, "sqlqueue_log", None) or home_log()
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the rows on the queue's database, whether its router is installed or not."""

@@ -51,10 +51,10 @@ class DatabaseSite(AdminSite):
 
     def __init__(self, database: str):
         super().__init__(name=f"sqlqueue_{database}")
-        self.log = known_log(database)
+        self.sqlqueue_log = known_log(database)
         self.site_header = self.index_title = _("Database %(database)s") % {"database": database}
         self.site_title = self.site_header
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         """Name the database on each page."""
-        return {**super().each_context(request), "log": self.log}
+        return {**super().each_context(request), "sqlqueue_log": self.sqlqueue_log}

@@ -60,7 +60,7 @@ def labelled(row: Sequence[str], headers: Sequence[Mapping[str, Any]]) -> Iterat
 def databases(context: Mapping[str, Any]) -> dict[str, Any]:
     """Show the database that a page is about, and the others, with links to their pages where the project has any.
     Nothing if there is one log only."""
-    here = (context.get("log") or home_log()).label
+    here = (context.get("sqlqueue_log") or home_log()).label
     names = [alias for alias in settings.aliases if alias != here] if here else []
     opts = context.get("opts")
     page = "index"

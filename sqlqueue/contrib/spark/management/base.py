@@ -80,10 +80,11 @@ class SparkCommand(BaseCommand):
 
     def on_databases(self, options: dict[str, Any]) -> Iterator[str]:
         """Work on each database in turn, and yield their aliases; once, and "", if there is one log only."""
-        for self._log in chosen(options, ("",), ()):
-            if self.log.label:
-                self.say(f"database {self.log.label}")
-            yield self.log.label
+        for log in chosen(options, ("",), ()):
+            self._log = log
+            if log.label:
+                self.say(f"database {log.label}")
+            yield log.label
 
     def topics_here(self, named: list[str]) -> list[str]:
         """Return those of the named topics (all, if there is none) that the database which is worked on has messages
