@@ -21,7 +21,7 @@ from sqlqueue.database.log import Log
 from sqlqueue.database.server_checks import describe
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
-from sqlqueue.management.diagnostics import Diagnostics, read
+from sqlqueue.management.diagnostics import read
 from sqlqueue.management.doctor import OK, Diagnosis, examine
 from sqlqueue.stats.findings import ERROR, NOTE, WARNING
 
@@ -52,19 +52,20 @@ class Command(QueueCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Examine, print, and exit with 1 on errors, 2 on warnings with --strict."""
-        findings = list(_check_findings(self.log))
-        diagnostics = None
-        if not settings.problems():
-            diagnostics = read(self.log, _handlers(), options["processes"], options["threads"])
+        log = None if settings.problems() else self.log
+        findings = list(_check_findings(log))
+        # The versions and the server that a bug report names; no secrets.
+        about = {"sqlqueue": sqlqueue.__version__, "Django": django.__version__, "Python": platform.python_version()}
+        if log is not None:
+            diagnostics = read(log, _handlers(), options["processes"], options["threads"])
             findings += examine(diagnostics)
+            about |= {"database": describe(log), "isolation": diagnostics.limits.isolation}
         levels = [finding.level for finding in findings]
         if options["json"]:
             counts = {f"{level}s": levels.count(level) for level in (ERROR, WARNING, NOTE)}
-            self.as_json(
-                {**_about(self.log, diagnostics), **counts, "findings": [finding._asdict() for finding in findings]}
-            )
+            self.as_json({**about, **counts, "findings": [finding._asdict() for finding in findings]})
         else:
-            self.say(", ".join(f"{name} {value}" for name, value in _about(self.log, diagnostics).items()))
+            self.say(", ".join(f"{name} {value}" for name, value in about.items()))
             for finding in findings:
                 self._print(finding)
         if ERROR in levels:
@@ -88,17 +89,10 @@ class Command(QueueCommand):
             self.stdout.write(f"           {printable(finding.command)}")
 
 
-def _about(log: Log, diagnostics: Diagnostics | None) -> dict[str, str]:
-    """Return the versions and the server that a bug report names; it holds no secrets."""
-    about = {"sqlqueue": sqlqueue.__version__, "Django": django.__version__, "Python": platform.python_version()}
-    if diagnostics is None:
-        return about
-    return {**about, "database": describe(log), "isolation": diagnostics.limits.isolation}
-
-
-def _check_findings(log: Log) -> Iterator[Diagnosis]:
-    """Yield a finding for each message of the system checks, those of the database included."""
-    databases = [] if settings.problems() else [log.alias]
+def _check_findings(log: Log | None) -> Iterator[Diagnosis]:
+    """Yield a finding for each message of the system checks, those of the database included. log: None for wrong
+    settings."""
+    databases = [] if log is None else [log.alias]
     for message in checks.run_checks(tags=[TAG], databases=databases):
         level = ERROR if message.level >= checks.ERROR else WARNING if message.level >= checks.WARNING else NOTE
         yield Diagnosis(level, f"check {message.id}", message.msg, message.hint or "")
