@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import django
 import pytest
 from django.conf import settings as django_settings
 from django.db import connections
+from django.test import SimpleTestCase
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
@@ -32,6 +33,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DATABASE = pytest.StashKey[TestDatabase]()
+# Folders whose tests start consumers. Run alone, each database's target has them.
+OF_CONSUMERS: Final = ("consumers", "contrib", "databases", "deployment", "example", "faults", "management")
 # What make test-spark and make test-browser install for their suites; the header says what is absent.
 NEEDS = {"contrib/spark": "pyspark", "browser": "playwright"}
 if django.VERSION < (6, 0):
@@ -103,8 +106,33 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     is_long = any(not marker.args or name in marker.args for marker in item.iter_markers("long"))
     if is_long and not os.environ.get("LONG"):
         pytest.skip("takes its time: make test-long runs it")
-    if item.get_closest_marker("once") and name != "sqlite" and not of_servers:
+    once = item.get_closest_marker("once") or _touches_no_database(item)
+    if once and name != "sqlite" and not of_servers:
         pytest.skip("does the same whatever the database is: the run on sqlite has it")
+    if "SUITES" in os.environ and name == "sqlite" and not once and _is_left_to_mariadb(item):
+        pytest.skip("starts consumers: beside others the run on mariadb has it; make test-sqlite runs it here")
+
+
+def _touches_no_database(item: pytest.Item) -> bool:
+    """Return whether a test has no database, by its fixtures and marks. The run on sqlite has it."""
+    fixtures = set(getattr(item, "fixturenames", ()))
+    of_database = {
+        name for name in fixtures if name.endswith("db") or name.startswith(("database", "django_db", "live_server"))
+    }
+    marked = any(item.get_closest_marker(name) for name in ("django_db", "database", "long"))
+    return not marked and not of_database and not issubclass(getattr(item, "cls", None) or object, SimpleTestCase)
+
+
+def _is_left_to_mariadb(item: pytest.Item) -> bool:
+    """Return whether `make test` runs this one on MariaDB alone: most of its time is that of consumers at work."""
+    folder = item.path.relative_to(item.config.rootpath / "tests").parts[0]
+    named = [marker.args for marker in item.iter_markers("database")]
+    long = [marker.args for marker in item.iter_markers("long")]
+    return (
+        folder in OF_CONSUMERS
+        and all("mariadb" in names for names in named)
+        and not any("mariadb" in on for on in long)
+    )
 
 
 @pytest.fixture(scope="session")

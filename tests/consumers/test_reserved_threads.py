@@ -15,7 +15,7 @@ from sqlqueue.models import PartitionLease
 from tests.consuming import Consuming
 from tests.processes import wait_until
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.of_time]
 
 # Beyond STARVED_AFTER: what a busy machine takes to notice, claim and start.
 SOON = reserved_threads.STARVED_AFTER + 4.0
