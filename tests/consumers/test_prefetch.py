@@ -8,7 +8,7 @@ import pytest
 
 from sqlqueue import NewMessage, Retry, publish_many, subscribe
 from sqlqueue.consumers.engine.loop import Loop
-from sqlqueue.log import proof
+from sqlqueue.database import server_identity
 from tests.consuming import QUICK, Consuming
 
 pytestmark = [pytest.mark.once, pytest.mark.django_db(transaction=True)]
@@ -31,7 +31,7 @@ class Memory:
 def memory(consuming: Consuming, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Memory:
     settings.SQLQUEUE = {**QUICK, "PARTITIONS": PARTITIONS, "PREFETCH_BYTES": BYTES}
     found = Memory()
-    read, select = Loop._read, proof.select
+    read, select = Loop._read, server_identity.select
 
     def reads(self: Loop, now: float) -> bool:
         try:
@@ -46,7 +46,7 @@ def memory(consuming: Consuming, settings: Any, monkeypatch: pytest.MonkeyPatch)
         return rows
 
     monkeypatch.setattr(Loop, "_read", reads)
-    for module in ("fetch", "loading", "portions"):
+    for module in ("fetch", "messages"):
         monkeypatch.setattr(f"sqlqueue.log.{module}.select", selects)
     publish_many("t", [NewMessage("x" * size, key=f"k{n % 17}") for n, size in enumerate(SIZES)])
     return found

@@ -268,6 +268,7 @@ def crowd(transactional_db: None, settings, monkeypatch: pytest.MonkeyPatch) -> 
     crowd, clock = Crowd(notifier.FEW + 1), Clock(monkeypatch)
     publish("t", 0)  # it reads the addresses
     assert crowd.rung() == list(range(notifier.FEW + 1))
+    clock.now += notifier.QUIET
     yield crowd, clock
     crowd.close()
 
