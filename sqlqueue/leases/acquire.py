@@ -14,7 +14,7 @@ from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity, proof_condition
 from sqlqueue.database.sizes import insert_all
 from sqlqueue.log.blocked_ranges import ranges
-from sqlqueue.log.succession import may_start
+from sqlqueue.log.layouts import may_start
 from sqlqueue.models import ConsumerGroup, Offset
 from sqlqueue.models.partition_lease import WAITS
 

@@ -7,7 +7,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple
 
 from django.db.models import Q
 
@@ -16,11 +15,12 @@ from sqlqueue.database.gate import COLLECTOR, take_duty
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.log import acked_marks, collected, layouts, leftovers
-from sqlqueue.log.deleting import delete, lock_free
+from sqlqueue.log import layouts, retention, sweeps
 from sqlqueue.log.groups import lock_topic, start_all
-from sqlqueue.log.retirement import retire
+from sqlqueue.log.layouts import retire
+from sqlqueue.log.retention import Rule
 from sqlqueue.log.status import unacked_streams
+from sqlqueue.log.sweeps import delete, lock_free
 from sqlqueue.models import ConsumerGroup, Offset, SubscriberHeartbeat, Topic
 from sqlqueue.signals import announce, group_away, messages_collected, results_collected
 
@@ -29,10 +29,6 @@ LEAST = 50  # messages of a partition that one batch looks at
 
 Stream = tuple[int, int]  # (partition, priority)
 
-# Whether retention has released a message (parameter: the topic's retention in microseconds), or a purge up to an
-# offset.
-OLD = "created_at <= {earlier}"
-PURGED = '"offset" <= %s'
 # The oldest messages of a partition, and whether they are released: by offset, so that what is kept costs nothing.
 # Index: (topic, partition, priority, offset).
 OLDEST = """
@@ -45,22 +41,6 @@ FIRST = """
     WHERE {beyond} ORDER BY {ascending} LIMIT 1
 """
 STREAMS_AT_ONCE = 32
-ANY = "(1 = 1)"
-
-
-class Rule(NamedTuple):
-    """The SQL condition for a released message, and its parameters."""
-
-    sql: str
-    values: tuple[int, ...]
-
-
-def released(topic: Topic) -> Rule | None:
-    """Return the condition under which a topic's messages are released; None if it keeps them for ever."""
-    old = () if topic.retention is None else (round(topic.retention * 1_000_000),)
-    purged = (topic.purged_to,) if topic.purged_to else ()
-    sql = " OR ".join([OLD] * len(old) + [PURGED] * len(purged))
-    return Rule(f"({sql})", (*old, *purged)) if sql else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +77,11 @@ def collect(
     for name in sorted(layouts.altered(log)):
         start_all(log, name)
         retire(log, name)
-    results = leftovers.results(log)
+    results = sweeps.results(log)
     if results:
         announce(results_collected, collect, count=results, database=log.label)
-    leftovers.others(log)
-    return Collected(messages, leftovers.receipts(log), more, results)
+    sweeps.others(log)
+    return Collected(messages, sweeps.receipts(log), more, results)
 
 
 def collect_topic(
@@ -133,7 +113,7 @@ def _with_released(log: Log, topic: Topic) -> list[Stream]:
     streams = list(product(layouts.numbers(log, topic.name), range(topic.priorities)))
     found: list[Stream] = []
     syntax = log.dialect
-    rule = Rule(ANY, ()) if acked_marks.applies(topic) else released(topic)
+    rule = retention.ANY if retention.applies(topic) else retention.released(topic)
     if rule is None:
         return []
     branch = syntax.branch.format(FIRST.replace("{released}", rule.sql).strip())
@@ -162,14 +142,14 @@ def _collect_batch(
     if not take_duty(log, COLLECTOR):
         return 0, {}, []
     locked = lock_topic(log, topic)
-    rule = released(locked)
+    rule = retention.released(locked)
     if rule is None:
         return 0, {}, []
     floors = acked_by_all(log, topic, list(asked), horizon)
-    if locked.retention is not None and acked_marks.applies(locked):
-        rule = Rule(ANY, ())
+    if locked.retention is not None and retention.applies(locked):
+        rule = retention.ANY
         for stream, floor in floors.items():
-            marked = acked_marks.released_to(log, topic, *stream, floor, locked.retention)
+            marked = retention.released_to(log, topic, *stream, floor, locked.retention)
             floors[stream] = min(floor, max(marked, locked.purged_to))
     found = _oldest(log, topic, rule, {stream: (floors[stream], most) for stream, most in asked.items()})
     more = [stream for stream, offsets in found.items() if len(offsets) == asked[stream]]
@@ -177,7 +157,7 @@ def _collect_batch(
     oldest = sorted(offset for offsets in found.values() for offset in offsets if end is None or offset <= end)
     chosen = oldest[:BATCH]
     free = lock_free(log, chosen, "sqlqueue_message", "offset")
-    collected.keep(log, topic, free, locked.purged_to)
+    retention.keep(log, topic, free, locked.purged_to)
     delete(log, "sqlqueue_message", "offset", free)
     if free and locked.collected_to < max(free):
         Topic.objects.using(log.alias).filter(name=topic).update(collected_to=max(free))

@@ -15,8 +15,8 @@ from sqlqueue.database.dialects.base import marks_of
 from sqlqueue.database.horizon import Horizon, on_one_server
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.log import acked_marks, layouts, withdrawing
-from sqlqueue.log.succession import give_leases, leased
+from sqlqueue.log import layouts, retention, withdrawing
+from sqlqueue.log.layouts import give_leases, leased
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, LimitShare, Offset, PartitionLease, Topic
 from sqlqueue.models.partition_lease import WAITS
@@ -122,7 +122,7 @@ def _register(log: Log, group: str, topic: str, offset: int, server: ServerIdent
         topic=topic, consumer_group=group, defaults={"start": offset}
     )
     if created:
-        acked_marks.forget_above(log, topic, offset)
+        retention.forget_above(log, topic, offset)
     give_leases(log, found, locked)
     if server is not None:
         server.confirm()
@@ -175,7 +175,7 @@ def revoke(log: Log, group: str, topic: str, partition: int | None = None, *, fa
     the caller's transaction, which has locked the topic.
 
     partition: those of this one, and with `falls`, which says that its watermark may fall, those of all later epochs.
-    Leases of later epochs wait from then on until the group may start them again (succession).
+    Leases of later epochs wait from then on until the group may start them again (layouts).
     """
     leases = PartitionLease.objects.using(log.alias).filter(topic=topic, consumer_group=group)
     offsets = Offset.objects.using(log.alias).filter(topic=topic, consumer_group=group)

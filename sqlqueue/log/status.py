@@ -14,7 +14,7 @@ from sqlqueue.database.log import Log
 from sqlqueue.log import layouts
 from sqlqueue.log.fetch import beyond
 from sqlqueue.log.groups import registered
-from sqlqueue.log.succession import unfinished
+from sqlqueue.log.layouts import unfinished
 from sqlqueue.models import ConsumerGroup, Message, Offset, ScheduledMessage, Topic
 
 # The partitions in which something is in flight or due, or blocked without a delayed delivery before it. In one

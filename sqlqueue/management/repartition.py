@@ -7,12 +7,11 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from sqlqueue.log.change_state import Change, under_way
+from sqlqueue.log.layout_changes import Change, open_block, under_way
 from sqlqueue.log.layouts import epochs
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.models import ConsumerGroup
 from sqlqueue.operations import repartition
-from sqlqueue.operations.layout_changes import open_block
 from sqlqueue.stats.changes import progress_text
 
 STEP_PAUSE, SAY_AGAIN = 0.1, 10.0  # seconds between two steps, and between two texts of what they wait for

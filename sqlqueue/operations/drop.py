@@ -25,7 +25,7 @@ from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown
 from sqlqueue.log import groups, withdrawing
-from sqlqueue.log.change_state import under_way
+from sqlqueue.log.layout_changes import under_way
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import (
     AckedMark,

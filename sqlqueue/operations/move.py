@@ -14,7 +14,7 @@ from sqlqueue.database.horizon import Horizon, on_one_server
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log import acked_marks, layouts, withdrawing
+from sqlqueue.log import layouts, retention, withdrawing
 from sqlqueue.log.groups import lock_topic, revoke
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Offset, PartitionLease, Topic
 from sqlqueue.models.delivery_state import DeliveryStateQuerySet
@@ -70,7 +70,7 @@ def _move(
         raise ConfigurationError(
             f"group {group!r} has read further than offset {target} meanwhile: it was not moved; try again"
         )
-    acked_marks.forget_above(log, topic, target)
+    retention.forget_above(log, topic, target)
     rows.states.filter(message_offset__gt=target).delete()
     rows.ranges.filter(low__gte=target).delete()
     rows.ranges.filter(high__gt=target).update(high=target)

@@ -28,7 +28,7 @@ from sqlqueue.database.insert_sql import SLOTS
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log.change_state import (
+from sqlqueue.log.layout_changes import (
     END,
     GATE,
     KEYS,
@@ -36,18 +36,16 @@ from sqlqueue.log.change_state import (
     TRANSACTIONS,
     Change,
     Progress,
-    may_abort,
-    under_way,
-)
-from sqlqueue.models import EpochSlot
-from sqlqueue.operations.layout_changes import (
     add,
     insert_turning,
     later_block,
+    may_abort,
     open_block,
     stay,
+    under_way,
     write_end,
 )
+from sqlqueue.models import EpochSlot
 
 STUBBORN: Final = 20  # passes in which nothing was free, after which one row is waited for
 

@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from sqlqueue.database.log import Log
-from sqlqueue.log.change_state import (
+from sqlqueue.log.layout_changes import (
     END,
     GATE,
     KEYS,

@@ -20,15 +20,14 @@ from sqlqueue.database.scheduling import REPLACE, TAKE
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import acquire
-from sqlqueue.log import acked_marks, groups, unique_messages
-from sqlqueue.log.collect import FIRST, OLDEST, collect, released, report_absent
+from sqlqueue.log import groups, retention, unique_messages
+from sqlqueue.log.collect import FIRST, OLDEST, collect, report_absent
 from sqlqueue.log.fetch import ABOVE, FETCH, FETCH_TO, LOOK, NEWEST, POLL_HEAD, REQUESTED, SCAN, WATCH
+from sqlqueue.log.layouts import leased, retire
 from sqlqueue.log.messages import SIZES, WHOLE
 from sqlqueue.log.publish import NewMessage
-from sqlqueue.log.retirement import retire
 from sqlqueue.log.schedule import move_due
 from sqlqueue.log.seek import offset_before
-from sqlqueue.log.succession import leased
 from sqlqueue.models import (
     AckedMark,
     BlockedRange,
@@ -237,7 +236,7 @@ def workload() -> None:
     groups.remove(LOG, "away", "t")
     collect(LOG, subscriber.reader.log_end.horizon)
     with transaction.atomic():
-        acked_marks.released_to(LOG, "t", 1, 0, 1_000, 3_600.0)
+        retention.released_to(LOG, "t", 1, 0, 1_000, 3_600.0)
     heartbeat.remove_dead(LOG, 30.0)
     leases = PartitionLease.objects.filter(topic="t", consumer_group="g")
     leases.update(holder="gone", valid_until=now() + timedelta(days=1))
@@ -378,7 +377,7 @@ def test_a_long_and_uneven_history_leads_no_read_astray(topics: None, place: str
     highest = highest_offset(LOG)
     low = {"from the beginning": 0, "near the end": highest - 5_000, "at the end": highest}[place]
     words, server = LOG.dialect, ServerIdentity(LOG)
-    rule = released(Topic(retention=1.0, purged_to=1))
+    rule = retention.released(Topic(retention=1.0, purged_to=1))
     assert rule
     for topic in ("t", "many", "rare", "away"):
         for statement, values in (

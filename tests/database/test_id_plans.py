@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from sqlqueue import Batch, NewMessage, cancel, get_scheduled, get_status, publish, publish_many
 from sqlqueue.database import gate, scheduling
 from sqlqueue.database.insert_sql import LogRow
-from sqlqueue.log import collected, groups
+from sqlqueue.log import groups, retention
 from sqlqueue.models import Message
 from sqlqueue.operations.acknowledge import acknowledge
 from sqlqueue.operations.move import move
@@ -91,7 +91,7 @@ def looked_up_together() -> dict[str, tuple]:
     with connection.execute_wrapper(recorder):
         assert {one.state for several in statuses_of(LOG, messages).values() for one in several} == {DEAD}
         with transaction.atomic():
-            collected.keep(LOG, "mails", offsets, 0)
+            retention.keep(LOG, "mails", offsets, 0)
         move(LOG, "g", "mails", 0)
         assert acknowledge("mails", "g", ids=[one.message_id for one in messages[:1]], key=keys[0]) == 1
         assert acknowledge("mails", "g", ids=[f"mails{n}" for n in range(SEVERAL)], key="k1") == 1

@@ -13,7 +13,7 @@ from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.core.databases import database_of
 from sqlqueue.core.relay import relay_topic
 from sqlqueue.database.log import Log
-from sqlqueue.log.change_state import under_way
+from sqlqueue.log.layout_changes import under_way
 from sqlqueue.log.layouts import epochs
 from sqlqueue.log.relay import arrive
 from sqlqueue.log.topics import forget_topics

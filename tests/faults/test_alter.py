@@ -12,8 +12,8 @@ import pytest
 from django.db import connections, transaction
 
 from sqlqueue import publish
-from sqlqueue.log.change_state import under_way
 from sqlqueue.log.groups import register
+from sqlqueue.log.layout_changes import under_way
 from sqlqueue.log.layouts import epochs
 from sqlqueue.models import Message, Topic
 from tests.consumer_processes import GROUP, Consumers

@@ -11,10 +11,10 @@ from sqlqueue.consumers.engine.subscription import Subscription
 from sqlqueue.core.keys import partition_of
 from sqlqueue.leases import heartbeat
 from sqlqueue.leases.acquire import acquire
-from sqlqueue.log import groups, retirement, succession
+from sqlqueue.log import groups, layouts
 from sqlqueue.log.collect import collect
+from sqlqueue.log.layouts import leased as counted
 from sqlqueue.log.status import anything_due, unacked_streams
-from sqlqueue.log.succession import leased as counted
 from sqlqueue.models import Layout, Message, Offset, PartitionLease
 from sqlqueue.operations.move import move
 from tests import epochs
@@ -135,7 +135,7 @@ class TestStart:
         assert start("new") == set()
 
     def test_however_many_they_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(succession, "LEASES_AT_ONCE", 3)
+        monkeypatch.setattr(layouts, "LEASES_AT_ONCE", 3)
         groups.register(LOG, "g", "t")
         publish_all()
         epochs.alter("t", 16)
@@ -300,7 +300,7 @@ class TestRetirement:
         assert len(epochs.epochs("t")) == 1
 
     def test_the_first_epoch_that_is_left_goes_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(retirement, "CHUNK", 3)
+        monkeypatch.setattr(layouts, "LEASES_AT_ONCE", 3)
         groups.register(LOG, "g", "t")
         publish_all()
         epochs.alter("t", 2)

@@ -9,7 +9,7 @@ from django.db.models import F
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.database.horizon import Horizon, highest_offset
-from sqlqueue.log import acked_marks, groups
+from sqlqueue.log import groups, retention
 from sqlqueue.log.collect import collect
 from sqlqueue.models import AckedMark, Message, Offset
 from sqlqueue.operations.move import move
@@ -110,7 +110,7 @@ def test_what_is_read_again_counts_anew(consuming: Consuming, how: str) -> None:
 
 
 def test_a_stream_has_a_bounded_number_of_marks(consuming: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acked_marks, "MARKS", 4)
+    monkeypatch.setattr(retention, "MARKS", 4)
     consuming.consumer("t", lambda delivery: None)
     most = 0
     for number in range(24):

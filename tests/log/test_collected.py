@@ -11,7 +11,7 @@ from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.log import Log
 from sqlqueue.log import collect as collecting
-from sqlqueue.log import collected, groups
+from sqlqueue.log import groups, retention
 from sqlqueue.log.collect import collect
 from sqlqueue.models import CollectedMessage, Message
 from sqlqueue.operations.move import move
@@ -161,8 +161,8 @@ def test_more_than_one_statement_takes_are_kept_with_the_last_receipt_of_each(
         for offset in Message.objects.values_list("offset", flat=True):
             place = {"topic": "t", "consumer_group": "default", "partition": 0, "message_offset": offset}
             ReceiptFactory(**place, outcome="acked", attempts=attempts)
-    monkeypatch.setattr(collected, "CHUNK", 3)
-    monkeypatch.setattr(collected, "MOST_RECEIPTS", 1)
+    monkeypatch.setattr(retention, "CHUNK", 3)
+    monkeypatch.setattr(retention, "MOST_RECEIPTS", 1)
     run_collection()
     assert sorted(row.payload for row in CollectedMessage.objects.all()) == list(range(10))
     assert {row.outcomes["default"]["attempts"] for row in CollectedMessage.objects.all()} == {3}

@@ -19,7 +19,7 @@ from sqlqueue import publish
 from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.database import turning
 from sqlqueue.database.log import Log
-from sqlqueue.log.change_state import under_way
+from sqlqueue.log.layout_changes import under_way
 from sqlqueue.log.layouts import epochs
 from sqlqueue.models import Layout, Message, Topic
 from sqlqueue.monitoring.gauges import StatsCollector

@@ -9,7 +9,7 @@ import pytest
 
 from sqlqueue import publish_many
 from sqlqueue.database.log import forget_layouts
-from sqlqueue.log.change_state import TRANSACTIONS
+from sqlqueue.log.layout_changes import TRANSACTIONS
 from sqlqueue.operations.repartition import Repartition, begin
 from tests.counting import Cost, Costs, counted
 from tests.logs import LOG

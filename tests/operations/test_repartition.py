@@ -18,7 +18,7 @@ from sqlqueue.database import insert_sql, turning
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.log import Log, forget_layouts
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log.change_state import under_way
+from sqlqueue.log.layout_changes import under_way
 from sqlqueue.log.layouts import epochs
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import EpochSlot, Layout, Message, Topic

@@ -14,8 +14,8 @@ from sqlqueue.database import turning
 from sqlqueue.database.insert_sql import ADVISORY, SLOTS
 from sqlqueue.database.log import forget_layouts
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log.change_state import under_way
 from sqlqueue.log.groups import lock_topic, register, revoke, start_all
+from sqlqueue.log.layout_changes import under_way
 from sqlqueue.log.layouts import epochs
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import ConsumerGroup, Layout, Message, PartitionLease, PublishGate, Topic

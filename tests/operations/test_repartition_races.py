@@ -12,7 +12,7 @@ from django.db import connections, transaction
 from sqlqueue import NewMessage, publish, publish_many, publish_on_commit
 from sqlqueue.database import gate, insert_sql, retries, turning
 from sqlqueue.database.log import Log, forget_layouts
-from sqlqueue.log.change_state import under_way
+from sqlqueue.log.layout_changes import under_way
 from sqlqueue.models import Message, Topic
 from sqlqueue.operations import repartition
 from sqlqueue.operations.repartition import Repartition, begin

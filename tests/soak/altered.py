@@ -38,8 +38,7 @@ def look(topic: str) -> State:
     """Look at the tables; the database's error is raised."""
     from sqlqueue.database.generations import Block
     from sqlqueue.exceptions import ConfigurationError
-    from sqlqueue.log.change_state import under_way
-    from sqlqueue.operations.layout_changes import open_block
+    from sqlqueue.log.layout_changes import open_block, under_way
 
     try:
         # In this order: a node that catches up may not have heard of the change at first.

@@ -20,8 +20,7 @@ from sqlqueue.core.settle_plan import Attempt, SettleResult
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.log import Log
 from sqlqueue.leases import acquire, release
-from sqlqueue.log import fence, placement, results, schedule, ticks
-from sqlqueue.operations import layout_changes
+from sqlqueue.log import fence, layout_changes, placement, results, schedule, ticks
 from sqlqueue.operations.repartition import Repartition
 from tests.soak.workload import NAMED
 

@@ -45,7 +45,7 @@ def fill_in(record: Record, alias: str) -> None:
     read."""
     from django.db.models import Count
 
-    from sqlqueue.log.change_state import under_way
+    from sqlqueue.log.layout_changes import under_way
     from sqlqueue.log.layouts import epochs
     from sqlqueue.models import Message, Topic
     from tests.soak.models import Entry

@@ -13,8 +13,8 @@ from django.utils import timezone, translation
 
 from sqlqueue import Delivery, publish, publish_many
 from sqlqueue.leases import heartbeat
-from sqlqueue.log.change_state import Progress
 from sqlqueue.log.groups import register
+from sqlqueue.log.layout_changes import Progress
 from sqlqueue.models import Message
 from sqlqueue.monitoring.gauges import StatsCollector
 from sqlqueue.stats import findings as kinds

@@ -10,8 +10,8 @@ from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.log import duties, unique_messages
-from sqlqueue.log.change_state import Progress
 from sqlqueue.log.collect import collect, report_absent
+from sqlqueue.log.layout_changes import Progress
 from sqlqueue.operations.repartition import Repartition
 
 

@@ -25,7 +25,7 @@ from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases.acquire import AcquiredPartition
 from sqlqueue.log import flow, groups
 from sqlqueue.log.groups import Served
-from sqlqueue.log.succession import leased
+from sqlqueue.log.layouts import leased
 from sqlqueue.log.topics import existing, require_declared, topic_info
 
 logger = logging.getLogger("sqlqueue")

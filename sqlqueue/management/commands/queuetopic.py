@@ -16,6 +16,7 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.settings import ACKED, HISTORIES, MOST_PARTITIONS, MOST_PRIORITIES
 from sqlqueue.database import clock
 from sqlqueue.database.log import all_logs, home_log
+from sqlqueue.log.layout_changes import open_block
 from sqlqueue.log.seek import offset_before
 from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, differences, override, told
 from sqlqueue.log.topics import existing, topic_info
@@ -25,7 +26,6 @@ from sqlqueue.management.databases import has_nothing_of
 from sqlqueue.management.positions import known_topic
 from sqlqueue.models import Topic
 from sqlqueue.operations.drop import DropPreview, drop, preview_drop
-from sqlqueue.operations.layout_changes import open_block
 from sqlqueue.operations.purge import preview
 from sqlqueue.operations.topics import create_topic, planned_topic
 from sqlqueue.stats.texts import about, duration

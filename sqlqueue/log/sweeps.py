@@ -1,5 +1,5 @@
-"""Leftovers: results, progress, receipts and collected messages that have no use any more, and are deleted in bounded
-batches."""
+"""Sweeps: results, progress, receipts and collected messages that have no use any more are deleted, in bounded
+statements, and without waiting for rows that another transaction has locked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,27 @@ from sqlqueue.conf import settings
 from sqlqueue.core.bounds import DAY
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
-from sqlqueue.log.deleting import CHUNK, delete, lock_free
+
+CHUNK = 500
+
+
+def lock_free(log: Log, values: Sequence[int], table: str, key: str) -> list[int]:
+    """Lock rows by their unique keys, in the caller's transaction and without waiting; return those that are locked
+    now."""
+    free: list[int] = []
+    for start in range(0, len(values), CHUNK):
+        some = values[start : start + CHUNK]
+        text = log.dialect.lock_free(table, key, len(some))
+        free += [value for (value,) in log.execute(text, some).fetchall()]
+    return free
+
+
+def delete(log: Log, table: str, key: str, values: Sequence[int]) -> None:
+    """Delete rows by their unique keys, in the caller's transaction."""
+    for start in range(0, len(values), CHUNK):
+        some = values[start : start + CHUNK]
+        log.execute(log.dialect.delete(table, key, len(some)), some)
+
 
 BATCH = 1_000
 # What has no use any more, the oldest first. Index: (expires_at); (updated_at); (kept_until).
