@@ -20,7 +20,8 @@ from sqlqueue.database.scheduling import REPLACE, TAKE
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import acquire
-from sqlqueue.log import groups, retention, unique_messages
+from sqlqueue.log import groups, retention
+from sqlqueue.log import unique as unique_rows
 from sqlqueue.log.collect import FIRST, OLDEST, collect, report_absent
 from sqlqueue.log.fetch import ABOVE, FETCH, FETCH_TO, LOOK, NEWEST, POLL_HEAD, REQUESTED, SCAN, WATCH
 from sqlqueue.log.layouts import leased, retire
@@ -196,7 +197,7 @@ def unique() -> None:
         publish("t", 5, key="u1", unique_for=60, on_conflict="replace")
         if number == 1:
             Message.objects.filter(offset=published.offset).delete()
-    assert unique_messages.purge(LOG, "").beyond == ""
+    assert unique_rows.purge(LOG, "").beyond == ""
 
 
 def workload() -> None:

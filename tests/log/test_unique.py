@@ -27,7 +27,7 @@ from sqlqueue import (
 from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.database.log import Log
 from sqlqueue.database.retries import ErrorKind, classify
-from sqlqueue.log import conflicts, groups, unique_messages
+from sqlqueue.log import conflicts, groups, unique
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset, ScheduledMessage, Topic, UniqueMessage
 from sqlqueue.operations.move import move
@@ -588,7 +588,7 @@ class TestMany:
 class TestPurge:
     @pytest.fixture(autouse=True)
     def old_enough(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(unique_messages, "LEFT_ALONE", -60.0)
+        monkeypatch.setattr(unique, "LEFT_ALONE", -60.0)
 
     def test_rows_of_what_is_settled_go(self) -> None:
         groups.register(LOG, "g", TOPIC)
@@ -597,28 +597,28 @@ class TestPurge:
         alone(key="waits")
         alone(key="later", delay=LATER)
         cancel(TOPIC, id=alone(key="cancelled", delay=LATER).id, key="cancelled")
-        assert unique_messages.purge(LOG, "") == (2, "")
+        assert unique.purge(LOG, "") == (2, "")
         assert set(UniqueMessage.objects.values_list("partition_key", flat=True)) == {"waits", "later"}
         assert alone(key="done").created
         assert not alone(key="waits").created
 
     def test_those_of_keys_in_use_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(unique_messages, "LEFT_ALONE", 600.0)
+        monkeypatch.setattr(unique, "LEFT_ALONE", 600.0)
         alone()
         Message.objects.all().delete()
-        assert unique_messages.purge(LOG, "").rows == 0
+        assert unique.purge(LOG, "").rows == 0
         UniqueMessage.objects.update(published_at=now() - timedelta(seconds=601))
-        assert unique_messages.purge(LOG, "").rows == 1
+        assert unique.purge(LOG, "").rows == 1
 
     def test_a_purge_is_bounded_and_goes_on_where_the_last_one_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(unique_messages, "CHUNK", 3)
-        monkeypatch.setattr(unique_messages, "MOST_BATCHES", 2)
+        monkeypatch.setattr(unique, "CHUNK", 3)
+        monkeypatch.setattr(unique, "MOST_BATCHES", 2)
         publish_many(TOPIC, [NewMessage(n, key=f"{n}", unique_for="key") for n in range(10)])
         Message.objects.all().delete()
-        first = unique_messages.purge(LOG, "")
+        first = unique.purge(LOG, "")
         assert first.rows == 6
         assert first.beyond
-        assert unique_messages.purge(LOG, first.beyond) == (4, "")
+        assert unique.purge(LOG, first.beyond) == (4, "")
         assert not UniqueMessage.objects.exists()
 
     @pytest.mark.database("mariadb", "mysql", "postgresql")
@@ -627,7 +627,7 @@ class TestPurge:
         Message.objects.all().delete()
         with OpenTransaction() as publisher:
             assert publisher.do(alone).created
-            assert unique_messages.purge(LOG, "").rows == 0
+            assert unique.purge(LOG, "").rows == 0
             publisher.commit()
         assert not alone().created
 

@@ -12,7 +12,7 @@ import pytest
 from django.db import connection, connections
 
 from sqlqueue import get_status, publish
-from sqlqueue.log import unique_messages
+from sqlqueue.log import unique
 from sqlqueue.models import Message
 from tests.consuming import QUICK, Consuming
 from tests.logs import LOG
@@ -106,14 +106,14 @@ def test_at_no_time_two_are_pending(
     publishers: Publishers, consuming: Consuming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While messages are settled, transactions roll back, and rows of keys are purged."""
-    monkeypatch.setattr(unique_messages, "LEFT_ALONE", -60.0)
+    monkeypatch.setattr(unique, "LEFT_ALONE", -60.0)
     witness, over = Witness(), threading.Event()
     consuming.consumer(TOPIC, witness)
     host = consuming.start()
 
     def purge() -> None:
         while not over.wait(0.005):
-            unique_messages.purge(LOG, "")
+            unique.purge(LOG, "")
         connections.close_all()
 
     purging = threading.Thread(target=purge)

@@ -9,7 +9,7 @@ from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
 from sqlqueue.leases import heartbeat, release
-from sqlqueue.log import duties, unique_messages
+from sqlqueue.log import duties, unique
 from sqlqueue.log.collect import collect, report_absent
 from sqlqueue.log.layout_changes import Progress
 from sqlqueue.operations.repartition import Repartition
@@ -58,9 +58,9 @@ class CollectorTask(BackgroundTask):
         report_absent(self.log)
         heartbeat.remove_dead(self.log, self._lease_duration)
         release.shorten_stale(self.log, self._lease_duration)
-        unique = unique_messages.purge(self.log, self._unique_beyond, stop=lambda: self._stopping)
-        self._unique_beyond = unique.beyond
-        more = collected.more or bool(unique.rows and unique.beyond)
+        purged = unique.purge(self.log, self._unique_beyond, stop=lambda: self._stopping)
+        self._unique_beyond = purged.beyond
+        more = collected.more or bool(purged.rows and purged.beyond)
         return more or any(swept)
 
     def _carry_on(self) -> None:

@@ -25,17 +25,21 @@ ROW = "(%s, %s, %s, %s, {now})"
 LOCK = {"topic": f"{TABLE}.topic"}
 RENEW = {"message_id": "{new:message_id}", "published_at": "{new:published_at}"}
 CHUNK = 500
+# Of a message in the log, for one group: whether it is still to be delivered, and whether a handler may have it.
+ABOVE_OR_BLOCKED = 'CASE WHEN m."offset" > COALESCE(o.position, g.start) OR r.id IS NOT NULL THEN 1 ELSE 0 END'
+OPEN = "CASE WHEN s.acked = {false} THEN 1 ELSE 0 END"
+CLAIMED = 'CASE WHEN m."offset" > o.position AND m."offset" <= o.claimed_to THEN 1 ELSE 0 END'
 # The rows by their digests, and where their messages are: on the schedule, in the log, and there once for each group
 # that gets it. One statement, so one moment: a message on its way into the log is in one of them. Indexes: the primary
 # key; the unique ones of the ids; those of the group, its offset row, delivery state and blocked range.
-LOOK = """
+LOOK = f"""
     SELECT wanted.digest, wanted.message_id, c.id, m."offset",
-    CASE WHEN g.id IS NULL THEN 1 WHEN s.id IS NULL THEN {above_or_blocked} ELSE {open} END,
-    CASE WHEN m.expires_at IS NULL OR m.expires_at > {now} THEN 1 WHEN s.id IS NULL THEN {claimed} ELSE s.in_flight END
-    FROM {given} {then} sqlqueue_unique_message AS wanted ON wanted.digest = given.digest
-    LEFT JOIN {schedule_of_wanted} AS c
+    CASE WHEN g.id IS NULL THEN 1 WHEN s.id IS NULL THEN {ABOVE_OR_BLOCKED} ELSE {OPEN} END,
+    CASE WHEN m.expires_at IS NULL OR m.expires_at > {{now}} THEN 1 WHEN s.id IS NULL THEN {CLAIMED}
+    ELSE s.in_flight END FROM {{given}} {{then}} sqlqueue_unique_message AS wanted ON wanted.digest = given.digest
+    LEFT JOIN {{schedule_of_wanted}} AS c
     ON c.topic = wanted.topic AND c.message_id = wanted.message_id AND c.partition_key = wanted.partition_key
-    LEFT JOIN {log_of_wanted} AS m
+    LEFT JOIN {{log_of_wanted}} AS m
     ON m.topic = wanted.topic AND m.message_id = wanted.message_id AND m.partition_key = wanted.partition_key
     LEFT JOIN sqlqueue_consumer_group g
     ON g.topic = m.topic AND (m.target_group = '' OR g.consumer_group = m.target_group)
@@ -50,24 +54,10 @@ LOOK = """
     AND r.priority = m.priority AND r.partition_key = m.partition_key
     AND r.low < m."offset" AND r.high >= m."offset"
 """
-PARTS = {
-    "{above_or_blocked}": 'CASE WHEN m."offset" > COALESCE(o.position, g.start) OR r.id IS NOT NULL THEN 1 ELSE 0 END',
-    "{open}": "CASE WHEN s.acked = {false} THEN 1 ELSE 0 END",
-    "{claimed}": 'CASE WHEN m."offset" > o.position AND m."offset" <= o.claimed_to THEN 1 ELSE 0 END',
-}
-for name, sql in PARTS.items():
-    LOOK = LOOK.replace(name, sql)
 # The rows in the order of their digests, and whether their messages are not that new. Index: the primary key.
 BEYOND = f"SELECT digest, published_at <= {{earlier}} FROM {TABLE} WHERE digest > %s ORDER BY digest LIMIT %s"
 LEFT_ALONE = 600.0  # seconds from the publish: keys that are in use keep their rows
 MOST_BATCHES = 20  # of CHUNK rows, in one purge
-
-
-class Held(NamedTuple):
-    """A row that this transaction has locked: the id of its message, and how many seconds ago that was published."""
-
-    id: str
-    age: float
 
 
 class Pending(NamedTuple):
@@ -85,34 +75,18 @@ def digest_of(topic: str, key: str) -> str:
     return hashlib.sha256(f"{topic}\0{key}".encode()).hexdigest()
 
 
-class Locked(NamedTuple):
-    """What was found when rows were locked. pending: by digest; added: digests that had no row."""
-
-    pending: dict[str, Pending]
-    added: set[str]
-
-
-def lock(log: Log, rows: Mapping[str, LogRow], named: Collection[str]) -> Locked:
-    """Lock the rows of these digests, in the caller's transaction, and look which of their messages are pending.
+def lock(log: Log, rows: Mapping[str, LogRow], named: Collection[str]) -> tuple[dict[str, Pending], set[str]]:
+    """Lock the rows of these digests, in the caller's transaction; return which of their messages are pending, by
+    digest, and the digests that had no row.
 
     A digest without a row gets one, with the id that is given. named: digests of which that may be an id of an earlier
     message that was published without unique_for: their rows get the id of no message; all other ids are
     fresh. Waits for transactions that have locked one of them.
     """
     held = _hold(log, {digest: row._replace(id=new_id()) if digest in named else row for digest, row in rows.items()})
-    added = {digest for digest, one in held.items() if one.id == rows[digest].id and digest not in named}
+    added = {digest for digest, (id, _) in held.items() if id == rows[digest].id and digest not in named}
     known = {digest: one for digest, one in held.items() if digest not in added}
-    return Locked(_pending_of(log, known), added)
-
-
-def look(log: Log, digest: str) -> Pending | None:
-    """Return the message of a digest that is pending, as last committed, without locks; None if there is none."""
-    found: dict[str, Pending] = {}
-    with aside(log) as run:
-        text = f"SELECT message_id, {log.dialect.remaining('published_at')} FROM {TABLE} WHERE digest = %s"
-        for id, left in run(text, (digest,)).fetchall():
-            _look(log, {digest: Held(id, -float(left))}, found, run)
-    return found.get(digest)
+    return _pending_of(log, known), added
 
 
 def renew(log: Log, rows: Iterable[tuple[str, LogRow]]) -> None:
@@ -125,8 +99,10 @@ def _values(rows: Iterable[tuple[str, LogRow]]) -> list[tuple[object, ...]]:
     return sorted(((digest, row.topic, row.key, row.id) for digest, row in rows), key=lambda row: row[1:3])
 
 
-def _hold(log: Log, rows: Mapping[str, LogRow]) -> dict[str, Held]:
-    found: dict[str, Held] = {}
+def _hold(log: Log, rows: Mapping[str, LogRow]) -> dict[str, tuple[str, float]]:
+    """Lock rows, adding those that are missing; return of each the id of its message, and how many seconds ago that was
+    published."""
+    found: dict[str, tuple[str, float]] = {}
     syntax = log.dialect
     age = syntax.remaining("published_at")
     for some in chunks(log, _values(rows.items()), CHUNK):
@@ -137,37 +113,35 @@ def _hold(log: Log, rows: Mapping[str, LogRow]) -> dict[str, Held]:
         if syntax.slotted:  # this reads what was committed last, too: it locks what is locked already
             text = syntax.lock_free(TABLE, "digest", len(some), ("message_id", age))
             cursor = log.execute(text, [digest for digest, *_ in some])
-        found.update({digest: Held(id, -float(left)) for digest, id, left in cursor.fetchall()})
+        found.update({digest: (id, -float(left)) for digest, id, left in cursor.fetchall()})
     return found
 
 
-def _pending_of(log: Log, held: Mapping[str, Held]) -> dict[str, Pending]:
-    found: dict[str, Pending] = {}
-    ids = _look(log, held, found, lambda text, values: log.execute(text, values))
+def _pending_of(log: Log, held: Mapping[str, tuple[str, float]]) -> dict[str, Pending]:
+    ages = {digest: age for digest, (_, age) in held.items()}
+    found = _look(log, ages, log.execute)
     # InnoDB at REPEATABLE READ: a snapshot may be older than the row that it has just locked.
-    newer = {digest: one for digest, one in held.items() if ids.get(digest) != one.id}
+    newer = {digest: ages[digest] for digest, (id, _) in held.items() if digest not in found or found[digest][0] != id}
     if newer:
         with aside(log) as run:
-            _look(log, newer, found, run)
-    return found
+            found |= _look(log, newer, run)
+    return {digest: pending for digest, (_, pending) in found.items() if pending is not None}
 
 
-def _look(
-    log: Log, held: Mapping[str, Held], found: dict[str, Pending], run: Callable[[str, Any], Any]
-) -> dict[str, str]:
-    """Add the pending messages to `found`; return the ids that the rows have in the snapshot that was read."""
-    ids: dict[str, str] = {}
-    digests = list(held)
+def _look(log: Log, ages: Mapping[str, float], run: Callable[[str, Any], Any]) -> dict[str, tuple[str, Pending | None]]:
+    """Return of each of these digests the id that its row has in the snapshot that is read, and its message, if that is
+    pending. ages: of these messages."""
+    found: dict[str, tuple[str, Pending | None]] = {}
+    digests = list(ages)
     for start in range(0, len(digests), CHUNK):
         some = digests[start : start + CHUNK]
         text = log.dialect.joined("given", ("digest",), len(some), LOOK)
         for digest, id, number, offset, unsettled, may_run in run(text, some).fetchall():
-            ids[digest] = id
-            if number is not None:
-                found[digest] = Pending(id, offset, offset is None, held[digest].age)
-            elif offset is not None and unsettled and may_run:
-                found[digest] = Pending(id, offset, False, held[digest].age)
-    return ids
+            pending = found.get(digest, (id, None))[1]
+            if number is not None or (offset is not None and unsettled and may_run):
+                pending = Pending(id, offset, offset is None, ages[digest])
+            found[digest] = id, pending
+    return found
 
 
 # -- deleting ---------------------------------------------------------------------------------------------------------
@@ -202,10 +176,7 @@ def _purge(log: Log, digests: Sequence[str]) -> int:
     if not take_duty(log, COLLECTOR):
         return 0
     free = log.execute(log.dialect.lock_free(TABLE, "digest", len(digests)), digests).fetchall()
-    held = {digest: Held("", 0.0) for (digest,) in free}
-    still: dict[str, Pending] = {}
-    if held:
-        _look(log, held, still, lambda text, values: log.execute(text, values))
-    if over := [digest for digest in held if digest not in still]:
+    still = _look(log, {digest: 0.0 for (digest,) in free}, log.execute) if free else {}
+    if over := [digest for (digest,) in free if digest not in still or still[digest][1] is None]:
         log.execute(log.dialect.delete(TABLE, "digest", len(over)), over)
     return len(over)
