@@ -8,6 +8,7 @@ from sqlqueue.core.partition.blocked import StoredRange
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import SettlePlan
 from sqlqueue.database.log import Log
+from sqlqueue.database.sizes import insert_all
 
 AT_ONCE = 10_000
 CHUNK = 200
@@ -20,6 +21,7 @@ RANGES = """
     ORDER BY partition_key LIMIT %s
 """
 COLUMNS = 'topic, consumer_group, "partition", priority, partition_key, low, high, messages'
+ROW = "(%s, %s, %s, %s, %s, %s, %s, %s)"
 KEY = 'topic, consumer_group, "partition", priority, partition_key'
 UPDATES = {name: "{new:" + name + "}" for name in ("low", "high", "messages")}
 STREAM = ("topic", "consumer_group", "partition", "priority")
@@ -41,18 +43,14 @@ def ranges(log: Log, ref: PartitionRef) -> list[StoredRange]:
 def write(log: Log, plans: Iterable[SettlePlan]) -> None:
     """Store the blocked ranges that plans have changed, and delete those that are used up, in the current
     transaction."""
-    stored: list[tuple[PartitionRef, StoredRange]] = []
+    stored: list[tuple[object, ...]] = []
     for plan in plans:
         ref = plan.lease.ref
-        stored += [(ref, one) for one in plan.ranges if one.low < one.high]
+        stored += [
+            (ref.topic, ref.group, ref.partition, ref.priority, *one) for one in plan.ranges if one.low < one.high
+        ]
         _delete(log, ref, [one.key for one in plan.ranges if one.low >= one.high])
-    for start in range(0, len(stored), CHUNK):
-        values: list[object] = []
-        for ref, one in stored[start : start + CHUNK]:
-            values += (ref.topic, ref.group, ref.partition, ref.priority, *one)
-        rows = ", ".join(["(%s, %s, %s, %s, %s, %s, %s, %s)"] * len(stored[start : start + CHUNK]))
-        upsert = log.dialect.upsert(KEY, UPDATES)
-        log.execute(f"INSERT INTO sqlqueue_blocked_range ({COLUMNS}) VALUES {rows} {upsert}", values)
+    insert_all(log, f"sqlqueue_blocked_range ({COLUMNS})", ROW, log.dialect.upsert(KEY, UPDATES), stored, CHUNK)
 
 
 def _delete(log: Log, ref: PartitionRef, keys: Sequence[str]) -> None:

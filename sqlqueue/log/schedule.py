@@ -11,8 +11,8 @@ from django.db import Error
 from sqlqueue.conf import settings
 from sqlqueue.core.codec import decode, encode, encode_headers
 from sqlqueue.core.databases import database_of
-from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text, new_id, partition_of
 from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.new_message import NewMessage
 from sqlqueue.core.outcomes import storable
 from sqlqueue.database import retries
 from sqlqueue.database.clock import moment
@@ -25,7 +25,7 @@ from sqlqueue.database.log import Log
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.server_identity import forget_session
 from sqlqueue.database.sizes import LIGHT
-from sqlqueue.database.validation import refuse_dead_letters
+from sqlqueue.database.validation import log_row, refuse_dead_letters
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE, InvalidMessage, SqlqueueError
 from sqlqueue.log import withdrawing
 from sqlqueue.log.notifier import notify_after_commit
@@ -223,12 +223,6 @@ def _log_row(log: Log, due: DueRow) -> LogRow:
     info = topic_info(log, topic)
     if settings.several and key and (to := database_of(key, settings.databases_of(topic))) != log.alias:
         raise InvalidMessage(f"key {key!r} of topic {topic!r} belongs on database {to!r}: schedule it there")
-    checked_text(key, "key", KEY_LENGTH)
-    if due.message_id is not None:
-        checked_text(due.message_id, "id", ID_LENGTH)
-    if not 0 <= due.priority < info.priorities:
-        raise InvalidMessage(f"priority {due.priority} is not one of topic {topic!r}, which has {info.priorities}")
-    id = due.message_id or new_id()
     most = settings.MAX_PAYLOAD_BYTES
     heavy = due.size > LIGHT
     length = 0  # of a body that stays in the server
@@ -239,9 +233,9 @@ def _log_row(log: Log, due: DueRow) -> LogRow:
     try:
         text = payload if isinstance(payload, str) else encode(payload)
         value, stored_headers = decode(text), encode_headers(decode(headers))
-        partition = partition_of(key or id, info.partitions)
         published_at, due_at = (log.dialect.time(moment(at)) for at in (due.published, due.due))
-        row = LogRow(info.name, partition, due.priority, key, id, text, stored_headers, due.group)
+        message = NewMessage(None, key=key, id=due.message_id, priority=due.priority, group=due.group)
+        row = log_row(info, message, text, stored_headers)
         row = row._replace(published_at=published_at, due_at=due_at, expires=_expires(due))
         if body is not None:
             row = row._replace(body=_checked_body(body, value))

@@ -8,11 +8,11 @@ flood of them brings no more than it has cost. As with the notifier, nothing dep
 from __future__ import annotations
 
 import asyncio
-import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from types import TracebackType
 
 from sqlqueue.conf import settings
@@ -89,8 +89,9 @@ class SettleWatch:
 
     def __init__(self, log: Log, topic: str):
         self._log, self._topic = log, topic
-        self._sockets: dict[Address, socket.socket] = {}
-        self._selector = selectors.DefaultSelector()
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._addresses: list[Address] = []
         self._looked_at = float("-inf")
 
     def __enter__(self) -> SettleWatch:
@@ -100,10 +101,8 @@ class SettleWatch:
         self.close()
 
     def close(self) -> None:
-        """Close the sockets."""
-        for one in self._sockets.values():
-            one.close()
-        self._selector.close()
+        """Close the socket."""
+        self._socket.close()
 
     def ask(self, offset: int) -> None:
         """Ask to be told when the message at this offset is settled. One statement now and then, for the addresses."""
@@ -111,67 +110,36 @@ class SettleWatch:
             return
         if time.monotonic() - self._looked_at >= ASKED_FOR:
             self._look()
-        for address, one in list(self._sockets.items()):
-            try:
-                one.send(b"%d" % offset)
-            except OSError:  # it has gone
-                self._drop(address)
+        for address in self._addresses:
+            with suppress(OSError):  # no route, buffer full: polling is the safety net
+                self._socket.sendto(b"%d" % offset, socket.MSG_DONTWAIT, address)
 
     def wait(self, seconds: float) -> None:
-        """Wait for a notice, at most so long."""
-        if not self._sockets:
+        """Wait for a notice, at most so long. Any datagram counts as one: it brings a look too many at worst."""
+        if not self._addresses:
             time.sleep(seconds)
             return
-        self._receive(seconds)
+        self._socket.settimeout(seconds)
+        with suppress(OSError):
+            self._socket.recv(1)
 
     async def wait_async(self, seconds: float) -> None:
         """The same on an event loop, which goes on meanwhile. Where that cannot watch sockets it only waits."""
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
-        watched: list[socket.socket] = []
-        try:
-            for one in self._sockets.values():
-                loop.add_reader(one, woken.set)
-                watched.append(one)
-        except NotImplementedError:  # of Windows
-            pass
+        with suppress(NotImplementedError):  # of Windows
+            loop.add_reader(self._socket, woken.set)
         try:
             await asyncio.wait_for(woken.wait(), seconds)
-        except asyncio.TimeoutError:
+            self._socket.recv(1)
+        except (asyncio.TimeoutError, OSError):
             return
         finally:
-            for one in watched:
-                loop.remove_reader(one)
-        self._receive(0)
-
-    def _receive(self, seconds: float) -> None:
-        for key, _ in self._selector.select(seconds):
-            try:
-                key.fileobj.recv(1)  # type: ignore[union-attr]  # the content is not used
-            except OSError:
-                self._drop(key.data)
+            with suppress(NotImplementedError):
+                loop.remove_reader(self._socket)
 
     def _look(self) -> None:
-        """Connect to the consumer processes that are new: a connected socket receives from its peer only."""
+        """Read where the consumer processes are."""
         self._looked_at, ahead = time.monotonic(), round(AHEAD.total_seconds() * 1_000_000)
-        try:
+        with suppress(TableLocked):
             found = unless_locked(self._log, ADDRESSES, (self._topic, ahead), seconds=AT_MOST)
-        except TableLocked:
-            return
-        for (text,) in found:
-            address = parsed(text)
-            if address is None or address in self._sockets:
-                continue
-            one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            one.setblocking(False)
-            try:
-                one.connect(address)
-            except OSError:
-                one.close()
-                continue
-            self._sockets[address] = one
-            self._selector.register(one, selectors.EVENT_READ, address)
-
-    def _drop(self, address: Address) -> None:
-        one = self._sockets.pop(address)
-        self._selector.unregister(one)
-        one.close()
+            self._addresses = [address for (text,) in found if (address := parsed(text))]

@@ -17,7 +17,7 @@ from typing import Any
 
 from django.db import Error, connections, transaction
 
-from tests.soak.callers import Caller, connected_datagram_sockets
+from tests.soak.callers import Caller, sockets_of_callers
 from tests.soak.history import FOLDER
 from tests.soak.named import NamedPublisher
 from tests.soak.publisher import PAUSE_AFTER_AN_ERROR, Item, Publisher, RolledBack, run
@@ -91,7 +91,7 @@ class JobPublisher(Publisher):
             thread.stopping.set()
         for thread in self._threads:
             thread.join()
-        self.journal.note("sockets", connected_datagram_sockets())
+        self.journal.note("sockets", sockets_of_callers())
 
     def _enqueue(self) -> None:
         from django.utils import timezone
