@@ -363,7 +363,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "consumers.engine.loop:ASK_EVERY",
         "log.settle_notices:FORGET_EVERY",
         "log.notifier:QUIET",
-        "log.listener:RECOVERY",
+        "log.notifier:RECOVERY",
         "operations.requests:INTERVAL",
         "operations.move:HORIZON_TIMEOUT",
         "management.requests:LOOK_EVERY",

@@ -22,7 +22,7 @@ from sqlqueue.core.flow import MOST_AT_ONCE
 from sqlqueue.core.keys import KEY_LENGTH
 from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError
 from sqlqueue.log import groups, layouts
-from sqlqueue.log.flow import override
+from sqlqueue.log.groups import override_flow
 from sqlqueue.log.seek import offset_before
 from sqlqueue.operations.move import move
 from sqlqueue.operations.reschedule_requests import (
@@ -112,7 +112,7 @@ class SetLimits(Override):
     def run(self) -> Done:
         """Replace the group's overrides."""
         [group] = self.rows
-        if not override(self.log, group.consumer_group, group.topic, self.overrides):
+        if not override_flow(self.log, group.consumer_group, group.topic, self.overrides):
             return Done(_("Nothing was changed."))
         return Done(self.changes, self.rows)
 

@@ -1,20 +1,23 @@
-"""Consumer groups: registered before their first read, so that collection waits for them even while they are away."""
+"""Consumer groups: registered before their first read, so that collection waits for them even while they are away; and
+their active hours and limits, which their consumers' options say, unless an operator has overridden them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
 from django.db.models import F, Q
 
 from sqlqueue.core.epochs import numbers_of
-from sqlqueue.core.flow import Flow, in_effect
-from sqlqueue.core.keys import GROUP_LENGTH, checked_name
+from sqlqueue.core.flow import OPTIONS, Flow, checked_flow, in_effect, stored
+from sqlqueue.core.keys import GROUP_LENGTH, checked_name, did_you_mean
+from sqlqueue.core.partition.ref import GroupTopic
 from sqlqueue.database import retries
 from sqlqueue.database.dialects.base import marks_of
 from sqlqueue.database.horizon import Horizon, on_one_server
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
+from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import layouts, retention, withdrawing
 from sqlqueue.log.layouts import give_leases, leased
 from sqlqueue.log.topics import topic_info
@@ -199,3 +202,42 @@ def revoke(log: Log, group: str, topic: str, partition: int | None = None, *, fa
         if ids:
             leases.filter(id__in=ids).update(fencing_token=F("fencing_token") + 1, holder=holder, valid_until=None)
     offsets.update(fencing_token=F("fencing_token") + 1)
+
+
+def declare_flows(log: Log, flows: Mapping[GroupTopic, Flow]) -> None:
+    """Store what consumers' options say of their groups, where it is not stored yet: the process that has started last
+    decides. One statement if there is nothing to store."""
+    rows = ConsumerGroup.objects.using(log.alias).filter(topic__in={topic for _group, topic in flows})
+    for pk, group, topic, present in rows.values_list("pk", "consumer_group", "topic", "flow"):
+        flow = flows.get((group, topic))
+        if flow is not None and stored(flow) != (present or ""):
+            change = rows.filter(pk=pk)
+            retries.run(log, change.update, flow=stored(flow) or None)
+
+
+def override_flow(log: Log, group: str, topic: str, values: Mapping[str, Any]) -> bool:
+    """Let exactly these options of a group be what is given, whatever its consumers' options say; {} takes every
+    override back. Consumers follow within a second. Return whether anything has changed.
+
+    values: as `@consumer` takes them; None: no limit. Raises ConfigurationError for an unknown option, an invalid
+    value, or an unknown group.
+    """
+    problems = [
+        f"{name!r} cannot be overridden.{did_you_mean(name, OPTIONS)}" for name in values if name not in OPTIONS
+    ]
+    flow = checked_flow(values, problems)
+    if problems:
+        raise ConfigurationError("; ".join(problems))
+    text = stored(flow, [name for name in values if values[name] is None]) or None
+    return retries.run(log, _override, log, group, topic, text)
+
+
+def _override(log: Log, group: str, topic: str, text: str | None) -> bool:
+    rows = ConsumerGroup.objects.using(log.alias).filter(topic=topic, consumer_group=group)
+    row = rows.select_for_update().first()
+    if row is None:
+        raise ConfigurationError(f"there is no group {group!r} in topic {topic!r}")
+    if row.flow_overrides == text:
+        return False
+    rows.update(flow_overrides=text)
+    return True

@@ -1,9 +1,9 @@
 """The notifier: publishers notify after their commit, and sleeping consumers poll at once. Polling is the safety net.
 
-In this process a notification calls the listeners. Other processes get an empty datagram (log/listener) at the
-addresses that are in the heartbeat table: of a few consumers all of them, of many those that have the messages'
-partitions. A publisher reads the addresses again after two seconds. What is read is not waited for: while another
-session has locked a table, the addresses that are known have to do.
+In this process a notification calls the listeners. Other processes get an empty datagram (Listener) at the addresses
+that are in the heartbeat table: of a few consumers all of them, of many those that have the messages' partitions. A
+publisher reads the addresses again after two seconds. What is read is not waited for: while another session has locked
+a table, the addresses that are known have to do.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ ADDRESSES_LAST = 2.0  # seconds for which a publisher trusts the addresses that 
 AT_MOST = 0.02  # seconds for which a publisher waits for the lock of a table
 MOST_ADDRESSES = 200
 FEW = 8  # consumers: so many are woken by every publish
+RECOVERY = 0.1  # seconds that a listener pauses after an error, so that a lasting one does not keep it busy
 MOST_ROWS = 100  # of one publish: more are in most partitions
 
 # Of the living subscribers. Not by the ORM, which takes a publisher ten times as long.
@@ -198,3 +199,51 @@ def _send(addresses: Collection[Address]) -> None:
             _socket.sendto(b"", address)
         except OSError:  # no route, buffer full: polling is the safety net
             continue
+
+
+class Listener:
+    """Receives notifications of other processes, and their questions. address: host and port, for the heartbeat;
+    asked: called with what a datagram holds and where it came from, tells whether that was a question; notified: called
+    at each other one."""
+
+    def __init__(
+        self,
+        host: str,
+        notified: Callable[[], None],
+        asked: Callable[[bytes, tuple[str, int]], bool] = lambda question, sender: False,
+    ):
+        self._notified, self._asked = notified, asked
+        self._closed = threading.Event()
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind((host, 0))
+        self.address = "{}:{}".format(*self._socket.getsockname())
+        self._thread = threading.Thread(target=self._receive, name="sqlqueue-listener", daemon=True)
+        self._thread.start()
+
+    def _receive(self) -> None:
+        while not self._closed.is_set():
+            try:
+                content, sender = self._socket.recvfrom(64)
+                if not (content and self._asked(content, sender)):
+                    self._notified()
+            except Exception as error:
+                if self._closed.wait(RECOVERY):
+                    return
+                logger.warning(logfmt("listener_failed", error=error))
+
+    def send(self, address: tuple[str, int]) -> None:
+        """Send an empty datagram from the address at which this listens."""
+        try:
+            self._socket.sendto(b"", socket.MSG_DONTWAIT, address)
+        except OSError:  # it does not listen any more, no route, buffer full: who waits polls, too
+            return
+
+    def close(self) -> None:
+        """End the thread and close the socket."""
+        self._closed.set()
+        try:
+            self._socket.sendto(b"", self._socket.getsockname())  # wakes the thread
+            self._thread.join(1.0)
+        except OSError:
+            pass
+        self._socket.close()

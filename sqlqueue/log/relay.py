@@ -15,7 +15,7 @@ from django.db import Error
 
 from sqlqueue.conf import settings
 from sqlqueue.core.codec import decode, encode, encode_headers
-from sqlqueue.core.keys import partition_of
+from sqlqueue.core.new_message import NewMessage
 from sqlqueue.core.relay import Relayed, id_prefix, relay_id, relay_topic, with_relayed, without_relayed
 from sqlqueue.core.settle_plan import FetchedMessage
 from sqlqueue.database import clock, retries
@@ -23,6 +23,7 @@ from sqlqueue.database.gate import insert_many
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.limits import check_row
 from sqlqueue.database.log import Log, all_logs, logs_of
+from sqlqueue.database.validation import log_row
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log.conflicts import add_many
 from sqlqueue.log.notifier import notify_after_commit
@@ -155,10 +156,6 @@ def _rows(source: Log, target: Log, messages: Sequence[FetchedMessage]) -> list[
     for one in messages:
         relayed, headers = without_relayed(decode(one.headers))
         info = published_topic(target, relayed.topic).info
-        if not 0 <= relayed.priority < info.priorities:
-            raise InvalidMessage(
-                f"priority {relayed.priority} is not one of topic {relayed.topic!r}, which has {info.priorities}"
-            )
         created = clock.moment(one.created)
         due = None if relayed.due is None else datetime.fromisoformat(relayed.due)
         if relayed.delay is not None:
@@ -167,20 +164,11 @@ def _rows(source: Log, target: Log, messages: Sequence[FetchedMessage]) -> list[
         if expires is not None and due is None:  # it counts from the publish
             now = now or clock.now(source)
             expires = round((expires - (now - created) / timedelta(microseconds=1)) / 1_000) * 1_000
-        row = LogRow(
-            relayed.topic,
-            partition_of(relayed.key or relayed.id, info.partitions),
-            relayed.priority,
-            relayed.key,
-            relayed.id,
-            one.payload if isinstance(one.payload, str) else encode(one.payload),
-            None if headers is None else encode_headers(headers),
-            relayed.group,
-            body=None if one.body is None else bytes(one.body),
-            expires=expires,
-            scheduled_for=due,
-            named=True,
-        )
+        payload = one.payload if isinstance(one.payload, str) else encode(one.payload)
+        message = NewMessage(None, key=relayed.key, id=relayed.id, priority=relayed.priority, group=relayed.group)
+        row = log_row(info, message, payload, None if headers is None else encode_headers(headers))
+        body = None if one.body is None else bytes(one.body)
+        row = row._replace(body=body, expires=expires, scheduled_for=due, named=True)
         check_row(target, row, settings.MAX_PAYLOAD_BYTES)
         found.append(row)
     return found

@@ -41,7 +41,8 @@ def published_topic(log: Log, name: str) -> PublishedTopic:
         return found
     refuse_own(name)
     info = topic_info(log, name)
-    refuse_other_list(log, info)
+    if info.databases != settings.stored_databases(name):  # messages of a key would be on one and on another
+        raise _other_list(log, info)
     found = PublishedTopic(log, info)
     remember_once_committed(log, _published, (log, name), found)
     return found
@@ -162,13 +163,6 @@ def insert(log: Log, name: str, partitions: int | None) -> TopicInfo:
             # Here, for the caller's snapshot may be older than the row.
             info = _topic_of(run(STORED_TOPIC, (name,)))
     return info
-
-
-def refuse_other_list(log: Log, info: TopicInfo) -> None:
-    """Raise ConfigurationError if a log has a topic on other databases than the settings say: of a key some messages
-    would be on one of them, and some on another."""
-    if info.databases != settings.stored_databases(info.name):
-        raise _other_list(log, info)
 
 
 def refuse_moved(log: Log, name: str) -> None:

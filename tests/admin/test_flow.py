@@ -8,8 +8,7 @@ from django.test import Client
 
 from sqlqueue import publish
 from sqlqueue.core.flow import Flow, checked_flow, in_effect
-from sqlqueue.log.flow import declare
-from sqlqueue.log.groups import register
+from sqlqueue.log.groups import declare_flows, register
 from sqlqueue.models import ConsumerGroup
 from tests.admin.operating import operation
 from tests.admin.test_overview import page, words
@@ -25,7 +24,7 @@ NIGHT = "22:00-06:00 Europe/Berlin"
 def group() -> ConsumerGroup:
     publish("orders", 1)
     register(LOG, "books", "orders")
-    declare(LOG, {("books", "orders"): checked_flow({"active": NIGHT}, [])})
+    declare_flows(LOG, {("books", "orders"): checked_flow({"active": NIGHT}, [])})
     return ConsumerGroup.objects.get()
 
 
@@ -101,5 +100,5 @@ def test_it_needs_its_permission(staff: Callable[..., Client], group: ConsumerGr
 
 
 def test_nothing_is_said_of_a_group_without_any(staff: Callable[..., Client], group: ConsumerGroup) -> None:
-    declare(LOG, {("books", "orders"): Flow()})
+    declare_flows(LOG, {("books", "orders"): Flow()})
     assert "Active hours" not in words(page(staff("view_consumergroup"), path(group, "change")))

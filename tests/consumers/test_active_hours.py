@@ -11,8 +11,7 @@ from sqlqueue.core.active_hours import DAYS
 from sqlqueue.database import clock
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log.flow import override
-from sqlqueue.log.groups import register
+from sqlqueue.log.groups import override_flow, register
 from sqlqueue.models import ConsumerGroup, DeliveryState, Message
 from sqlqueue.monitoring.health import excesses
 from sqlqueue.stats.attention import findings
@@ -45,7 +44,7 @@ def test_what_is_due_outside_the_hours_waits_until_they_begin(consuming: Consumi
     consuming.start()
     wait_until(lambda: (seen := survey(Log.of(options.DATABASE)).groups[0]).subscribers and not seen.unowned)
     assert not handled
-    override(Log.of(options.DATABASE), **GROUP_TOPIC, values={"active": these_days()})
+    override_flow(Log.of(options.DATABASE), **GROUP_TOPIC, values={"active": these_days()})
     wait_until(lambda: handled == [1])
     assert not DeliveryState.objects.exclude(acked=True).exists()
 
@@ -62,11 +61,11 @@ def test_what_has_not_started_when_the_hours_end_is_released_without_an_attempt(
         publish("reports", number)
     host = consuming.start(threads=1)
     wait_until(lambda: host.subscriber.dispatcher.outstanding > 1)
-    override(Log.of(options.DATABASE), **GROUP_TOPIC, values={"active": other_days()})
+    override_flow(Log.of(options.DATABASE), **GROUP_TOPIC, values={"active": other_days()})
     wait_until(lambda: host.subscriber.dispatcher.outstanding == 1)
     gate.set()
     wait_until(lambda: survey(Log.of(options.DATABASE)).groups[0].lag == 3)
-    override(Log.of(options.DATABASE), **GROUP_TOPIC, values={"active": None})
+    override_flow(Log.of(options.DATABASE), **GROUP_TOPIC, values={"active": None})
     wait_until(lambda: started == [1, 1, 1, 1])
 
 
@@ -86,7 +85,7 @@ def test_neither_lag_nor_age_nor_a_missing_consumer_alarms_outside_the_hours(
         ("outside_hours", "note"),
         ("no_consumers", "note"),
     }
-    override(Log.of(options.DATABASE), **GROUP_TOPIC, values={"active": None})
+    override_flow(Log.of(options.DATABASE), **GROUP_TOPIC, values={"active": None})
     assert {one.limit for one in excesses(survey(Log.of(options.DATABASE)))} == {"max_lag", "max_age", "no_subscriber"}
 
 
@@ -95,7 +94,7 @@ def test_age_counts_from_when_the_hours_began(transactional_db: None) -> None:
     register(Log.of(options.DATABASE), **GROUP_TOPIC)
     now = clock.now(Log.of(options.DATABASE))
     Message.objects.update(created_at=now - timedelta(days=3))
-    override(
+    override_flow(
         Log.of(options.DATABASE),
         **GROUP_TOPIC,
         values={"active": f"{DAYS[now.weekday()]}-{DAYS[(now.weekday() + 1) % 7]} 00:00-24:00"},
@@ -133,8 +132,8 @@ def test_tests_drain_at_any_time(consuming: Consuming) -> None:
 )
 def test_what_cannot_be_is_refused(consuming: Consuming, values: dict[str, str | None], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        override(Log.of(options.DATABASE), **GROUP_TOPIC, values=values)
+        override_flow(Log.of(options.DATABASE), **GROUP_TOPIC, values=values)
     with pytest.raises(ConfigurationError, match=said):
         consuming.consumer("reports", print, **values)
     with pytest.raises(ConfigurationError, match="there is no group 'default' in topic 'reports'"):
-        override(Log.of(options.DATABASE), **GROUP_TOPIC, values={})
+        override_flow(Log.of(options.DATABASE), **GROUP_TOPIC, values={})

@@ -15,7 +15,7 @@ from sqlqueue.core.outcomes import EXPIRED, POSTPONED, RETRIED, UNSTARTED, Outco
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database.log import Log
-from sqlqueue.log.flow import override
+from sqlqueue.log.groups import override_flow
 from sqlqueue.models import DeliveryState, LimitShare
 from sqlqueue.stats.survey import survey
 from tests.consumer_processes import holders
@@ -94,7 +94,7 @@ def test_what_waits_for_its_token_is_charged_nothing_and_goes_on_when_the_limit_
     wait_until(limited)
     assert survey(Log.of(options.DATABASE)).groups[0].lag >= 19
     assert not DeliveryState.objects.exclude(acked=True).exists()
-    override(Log.of(options.DATABASE), **GROUP_TOPIC, values={"rate_limit": None})
+    override_flow(Log.of(options.DATABASE), **GROUP_TOPIC, values={"rate_limit": None})
     wait_until(lambda: attempts == [1] * 20)
 
 
@@ -106,7 +106,7 @@ def test_a_rate_holds_over_several_processes(consuming: Consuming) -> None:
     wait_until(lambda: len(done) == 1)
     wait_until(lambda: LimitShare.objects.alive().filter(held_back=True).count() == len(hosts))
     assert len(done) == 1  # the bucket of a slow rate holds one
-    override(Log.of(options.DATABASE), **GROUP_TOPIC, values={"rate_limit": "1000/s"})
+    override_flow(Log.of(options.DATABASE), **GROUP_TOPIC, values={"rate_limit": "1000/s"})
     wait_until(lambda: len(done) == 30)
 
 

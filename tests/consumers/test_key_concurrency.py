@@ -10,7 +10,7 @@ from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.conf import settings as options
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log.flow import override
+from sqlqueue.log.groups import override_flow
 from sqlqueue.models import BlockedRange, DeliveryState, Message
 from sqlqueue.stats.message_status import status_of
 from tests.consumer_processes import holders
@@ -97,7 +97,7 @@ def test_it_is_set_raised_and_lifted_while_consumers_run(consuming: Consuming, s
     wait_until(lambda: len(work.done) == 1)
 
     def limit(most: int | None) -> None:
-        override(Log.of(options.DATABASE), **GROUP_TOPIC, values={"concurrency_limit_per_key": most})
+        override_flow(Log.of(options.DATABASE), **GROUP_TOPIC, values={"concurrency_limit_per_key": most})
         [subscription] = host.subscriber.subscriptions
         wait_until(lambda: subscription.flow.concurrency_per_key == most)
 

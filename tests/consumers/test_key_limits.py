@@ -8,7 +8,7 @@ from sqlqueue import NewMessage, publish_many
 from sqlqueue.conf import settings as options
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log.flow import override
+from sqlqueue.log.groups import override_flow
 from sqlqueue.models import BlockedRange, DeliveryState, Message
 from sqlqueue.operations.reschedule import reschedule
 from sqlqueue.stats.message_status import status_of
@@ -52,7 +52,7 @@ def test_a_key_that_waits_stops_no_other_and_goes_on_in_order_when_the_limit_is_
     publish_many("calls", [NewMessage(n, key="new") for n in range(2)])
     wait_until(lambda: ("new", 0, 1) in done)
     wait_until(lambda: third.subscriber.settled)
-    override(Log.of(options.DATABASE), **GROUP_TOPIC, values={"rate_limit_per_key": None})
+    override_flow(Log.of(options.DATABASE), **GROUP_TOPIC, values={"rate_limit_per_key": None})
     wait_until(lambda: ("new", 1, 1) in done)
     assert done.count(("new", 0, 1)) == 1
     held_back = DeliveryState.objects.filter(acked=False).values_list("message_offset", flat=True)

@@ -13,8 +13,7 @@ from sqlqueue.consumers.engine.throttle import EARLY
 from sqlqueue.core.flow import checked_flow
 from sqlqueue.database.log import Log
 from sqlqueue.leases.limit_shares import Need, Times, take
-from sqlqueue.log.flow import declare
-from sqlqueue.log.groups import register
+from sqlqueue.log.groups import declare_flows, register
 from sqlqueue.models import ConsumerGroup, DeliveryState
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.survey import survey
@@ -219,7 +218,7 @@ def told(subscriber: str, **need: Any) -> tuple[bool, bool]:
 def test_one_process_tries_at_a_time() -> None:
     publish_many("calls", [{"n": 1}])
     register(Log.of(options.DATABASE), "default", "calls")
-    declare(Log.of(options.DATABASE), {("default", "calls"): checked_flow({"retry_budget": "5/h"}, [])})
+    declare_flows(Log.of(options.DATABASE), {("default", "calls"): checked_flow({"retry_budget": "5/h"}, [])})
     rows = ConsumerGroup.objects.all()
     assert told("a", failed=5) == (False, False)
     assert told("b", failed=1) == (True, False)
@@ -240,7 +239,7 @@ def test_one_process_tries_at_a_time() -> None:
 def test_a_trial_for_which_nothing_was_tried_is_due_again() -> None:
     publish_many("calls", [{"n": 1}])
     register(Log.of(options.DATABASE), "default", "calls")
-    declare(Log.of(options.DATABASE), {("default", "calls"): checked_flow({"retry_budget": "5/h"}, [])})
+    declare_flows(Log.of(options.DATABASE), {("default", "calls"): checked_flow({"retry_budget": "5/h"}, [])})
     rows = ConsumerGroup.objects.all()
     assert told("a", failed=6) == (True, False)
     rows.update(trial_at=rows.get().opened_at)

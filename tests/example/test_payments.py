@@ -15,7 +15,7 @@ from example_project.settings import SQLQUEUE
 from sqlqueue import get_status
 from sqlqueue.conf import settings as options
 from sqlqueue.database.log import Log
-from sqlqueue.log.flow import override
+from sqlqueue.log.groups import override_flow
 from sqlqueue.models import Message
 from sqlqueue.stats.survey import survey
 from sqlqueue.testing import drain
@@ -81,7 +81,7 @@ def test_two_processes_call_the_bank_twice_at_once_at_most(
     consuming.start(BANK)
     consuming.start(BANK)
     wait_until(lambda: calls["now"])
-    override(
+    override_flow(
         Log.of(options.DATABASE), group=BANK, topic=TOPIC, values={"rate_limit": "1000/s"}
     )  # the other limit alone
     wait_until(lambda: calls["now"] == 2 and survey(Log.of(options.DATABASE)).groups[0].limited)

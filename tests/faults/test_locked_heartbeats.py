@@ -13,7 +13,7 @@ from sqlqueue import call, publish
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.leases import heartbeat
 from sqlqueue.log import notifier
-from sqlqueue.log.listener import Listener
+from sqlqueue.log.notifier import Listener
 from sqlqueue.models import PartitionLease, SubscriberHeartbeat
 from sqlqueue.operations.topics import pause, resume
 from sqlqueue.signals import lease_lost

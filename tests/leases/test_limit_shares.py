@@ -13,8 +13,7 @@ from sqlqueue.core.flow import checked_flow
 from sqlqueue.database import clock
 from sqlqueue.database.log import Log
 from sqlqueue.leases.limit_shares import Need, Share, Times, leave, take
-from sqlqueue.log.flow import declare
-from sqlqueue.log.groups import register, remove
+from sqlqueue.log.groups import declare_flows, register, remove
 from sqlqueue.models import ConsumerGroup, LimitShare
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -28,7 +27,7 @@ def limits() -> Callable[..., None]:
     register(Log.of(options.DATABASE), "partners", "calls")
 
     def have(**given: object) -> None:
-        declare(Log.of(options.DATABASE), {("partners", "calls"): checked_flow(given, [])})
+        declare_flows(Log.of(options.DATABASE), {("partners", "calls"): checked_flow(given, [])})
 
     return have
 

@@ -17,7 +17,7 @@ from sqlqueue.core.keys import partition_of
 from sqlqueue.leases import heartbeat
 from sqlqueue.log import notifier
 from sqlqueue.log.groups import register
-from sqlqueue.log.listener import Listener
+from sqlqueue.log.notifier import Listener
 from sqlqueue.models import Message, PartitionLease, SubscriberHeartbeat
 from sqlqueue.operations import repartition
 from tests.consuming import QUICK, Consuming

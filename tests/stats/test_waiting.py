@@ -18,7 +18,7 @@ from sqlqueue.core.outcomes import ACKED, RETRIED, Outcome
 from sqlqueue.core.settle_plan import Attempt, SettledAttempt
 from sqlqueue.database.transactions import in_test_case
 from sqlqueue.log import groups
-from sqlqueue.log.listener import Listener
+from sqlqueue.log.notifier import Listener
 from sqlqueue.log.settle_notices import MOST_ASKED, MOST_QUESTIONS, Questions
 from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.operations.replay import discard

@@ -45,7 +45,7 @@ from sqlqueue.leases import heartbeat, limit_shares
 from sqlqueue.leases.heartbeat import Work
 from sqlqueue.leases.renewal import Shown
 from sqlqueue.log import notifier
-from sqlqueue.log.listener import Listener
+from sqlqueue.log.notifier import Listener
 from sqlqueue.log.status import anything_due, anything_scheduled
 from sqlqueue.signals import announce, subscriber_started, subscriber_stopped
 

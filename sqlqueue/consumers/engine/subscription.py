@@ -23,7 +23,7 @@ from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases.acquire import AcquiredPartition
-from sqlqueue.log import flow, groups
+from sqlqueue.log import groups
 from sqlqueue.log.groups import Served
 from sqlqueue.log.layouts import leased
 from sqlqueue.log.topics import existing, require_declared, topic_info
@@ -231,7 +231,7 @@ class Registration:
     def _declare(self) -> None:
         """Store the groups' active hours and limits, as this process has them."""
         consumers = [subscription.consumer for subscription in self._subscriptions]
-        flow.declare(self.log, {(each.group, each.topic): each.flow for each in consumers if each.declares})
+        groups.declare_flows(self.log, {(each.group, each.topic): each.flow for each in consumers if each.declares})
 
     def warn_waiting(self) -> None:
         """Log which groups are not registered yet."""
