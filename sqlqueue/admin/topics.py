@@ -14,8 +14,8 @@ from sqlqueue.admin.cells import tag
 from sqlqueue.admin.operation import OperatedAdmin
 from sqlqueue.admin.overview import OverviewRows
 from sqlqueue.admin.topic_operations import TOPIC_OPERATIONS, SetOptions, as_text
+from sqlqueue.conf import settings
 from sqlqueue.core.settings import ACKED
-from sqlqueue.log.topic_options import of_settings
 from sqlqueue.models import Topic
 from sqlqueue.operations.topics import pause, resume
 from sqlqueue.stats.changes import change_advice, change_text, progress_text
@@ -76,7 +76,7 @@ def _change(topic: TopicSurvey) -> dict[str, Any] | None:
 
 def _of_settings(topic: Topic) -> Iterator[tuple[object, object]]:
     """Yield the names and values of what this site's settings alone say, beyond the defaults."""
-    options = of_settings(topic.name)
+    options = settings.topic(topic.name)
     if options.retention_from == ACKED and topic.retention is not None:
         yield _("Retention counts from"), _("when every group has settled a message (by this site's settings)")
     if options.keep_collected is not None:

@@ -165,19 +165,6 @@ def checked_overrides(topic: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return checked
 
 
-class OfSettings(NamedTuple):
-    """Options of a topic that no table holds: each process follows its own settings. See TopicOptions."""
-
-    retention_from: str
-    keep_collected: float | None
-
-
-def of_settings(topic: str) -> OfSettings:
-    """Return what this process's settings say of a topic. Those of the consumer processes count, which collect."""
-    options = settings.topic(topic)
-    return OfSettings(options.retention_from, options.keep_collected)
-
-
 def told(value: Any) -> str:
     """Return an option's value as text."""
     return FOR_EVER if value is None else f"{value:.15g} s" if isinstance(value, float) else str(value)

@@ -6,10 +6,11 @@ from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Any
 
+from sqlqueue.conf import settings
 from sqlqueue.core.effects import texts
 from sqlqueue.core.settings import ACKED
 from sqlqueue.database.server_checks import describe
-from sqlqueue.log.topic_options import differences, of_settings, told
+from sqlqueue.log.topic_options import differences, told
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.findings import ERROR
@@ -18,6 +19,7 @@ from sqlqueue.stats.survey import Survey, survey
 from sqlqueue.stats.texts import about, duration
 from sqlqueue.stats.topics import TopicSurvey
 
+OF_SETTINGS = ("retention_from", "keep_collected")  # options of a topic that no table holds
 GROUPS = ("topic", "group", "lag", "oldest", "in-flight", "failing", "waiting", "dead", "acked/s", "consumers", "state")
 TOPICS = (
     "topic",
@@ -101,7 +103,7 @@ class Command(QueueCommand):
 
 
 def _topic(topic: TopicSurvey) -> tuple[object, ...]:
-    options = of_settings(topic.name)
+    options = settings.topic(topic.name)
     states = ["paused"] if topic.paused else []
     states += [f"{option} overridden" for option in topic.overridden]
     states += [f"epoch {topic.epoch}"] if topic.epoch else []
@@ -154,5 +156,6 @@ def _at_least(count: int, more: bool) -> str:
 
 def _plain(seen: Survey, topics: list[TopicSurvey], groups: list[GroupSurvey]) -> dict[str, Any]:
     group_values = [{**asdict(group), "away": group.away} for group in groups]
-    topic_values = [{**asdict(topic), **of_settings(topic.name)._asdict()} for topic in topics]
+    own = [{name: getattr(settings.topic(topic.name), name) for name in OF_SETTINGS} for topic in topics]
+    topic_values = [{**asdict(topic), **options} for topic, options in zip(topics, own)]
     return {**asdict(seen), "topics": topic_values, "groups": group_values}
