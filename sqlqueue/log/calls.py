@@ -159,9 +159,10 @@ class Call:
     def _passed(self) -> tuple[set[str], bool]:
         """Return the groups that get the message and have settled all up to it; and whether it has left the log."""
         stored = Message.objects.using(self._log.alias).filter(offset=self._offset).values_list("partition", "priority")
-        for partition, priority in stored:
-            reached = watermarks(self._log, self._topic, partition, priority)
-            return {group for group in self._registered() if reached.get(group, 0) >= self._offset}, False
+        for stream in stored:
+            reached = watermarks(self._log, self._topic, [stream])
+            settled = {group for group, acked in reached.items() if acked[stream] >= self._offset}
+            return settled & self._registered(), False
         return set(), True
 
     def _failed(self, group: str, error: str) -> CallFailed:

@@ -205,34 +205,23 @@ def delete_free(log: Log, offsets: Sequence[int]) -> list[int]:
 def acked_by_all(log: Log, topic: str, streams: Collection[Stream], horizon: int) -> dict[Stream, int]:
     """Return the lowest watermark over all registered groups of each (partition, priority); the horizon if there is no
     group."""
-    groups = ConsumerGroup.objects.using(log.alias).filter(topic=topic)
-    starts: dict[str, int] = dict(groups.values_list("consumer_group", "start"))
-    offsets = Offset.objects.using(log.alias).filter(
-        topic=topic, consumer_group__in=starts, partition__in={partition for partition, _ in streams}
-    )
-    acked: dict[tuple[str, int, int], int] = {
-        (group, partition, priority): watermark
-        for group, partition, priority, watermark in offsets.values_list(
-            "consumer_group", "partition", "priority", "offset_acked"
-        )
-    }
-    # Where a group has no offset row, it is at its start.
-    return {
-        (partition, priority): min(
-            (acked.get((group, partition, priority), start) for group, start in starts.items()), default=horizon
-        )
-        for partition, priority in streams
-    }
+    of_groups = watermarks(log, topic, streams)
+    return {stream: min((acked[stream] for acked in of_groups.values()), default=horizon) for stream in streams}
 
 
-def watermarks(log: Log, topic: str, partition: int, priority: int) -> dict[str, int]:
-    """Return the watermark of each registered group: up to there it has settled everything."""
+def watermarks(log: Log, topic: str, streams: Collection[Stream]) -> dict[str, dict[Stream, int]]:
+    """Return the watermark of each registered group in each (partition, priority): up to there it has settled
+    everything. Where a group has no offset row, it is at its start."""
     groups = ConsumerGroup.objects.using(log.alias).filter(topic=topic)
-    starts: dict[str, int] = dict(groups.values_list("consumer_group", "start"))
+    found = {group: dict.fromkeys(streams, start) for group, start in groups.values_list("consumer_group", "start")}
     offsets = Offset.objects.using(log.alias).filter(
-        topic=topic, consumer_group__in=starts, partition=partition, priority=priority
+        topic=topic, consumer_group__in=found, partition__in={partition for partition, _ in streams}
     )
-    return starts | dict(offsets.values_list("consumer_group", "offset_acked"))
+    rows = offsets.values_list("consumer_group", "partition", "priority", "offset_acked")
+    for group, partition, priority, acked in rows:
+        if (partition, priority) in found[group]:
+            found[group][partition, priority] = acked
+    return found
 
 
 def report_absent(log: Log) -> None:

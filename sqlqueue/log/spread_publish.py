@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from django.db import Error
@@ -36,13 +37,14 @@ def publish_many(
     traced: returns the headers to store for those of a message
     sender: of the signal
 
-    Raises InvalidMessage before one is published, and PartlyPublished if some databases have failed and others not.
+    A database that does not answer fails alone. Raises InvalidMessage before one is published, and PartlyPublished if
+    some databases have failed and others not.
     """
-    choose = chooser(topic, relay)
+    choose, opened = chooser(topic, relay), open_logs()
     parts: dict[Destination, list[int]] = {}
     for index, message in enumerate(messages):
         parts.setdefault(choose(message.key, message.id), []).append(index)
-    if relay and len(parts) > 1 and not open_logs():
+    if relay and len(parts) > 1 and not opened:
         with next(iter(parts)).log.atomic():
             return publish_many(topic, messages, traced, relay, sender)
 
@@ -50,44 +52,34 @@ def publish_many(
     published: dict[int, tuple[Status, str]] = {}
     failed: dict[Destination, Error] = {}
 
-    def encode(to: Destination, indexes: Sequence[int]) -> None:
-        row = _topic(topic, to).row
-        rows[to] = [row(messages[index], traced(messages[index].headers)) for index in indexes]
-
-    def add(to: Destination, indexes: Sequence[int]) -> None:
-        statuses, ids, entered = _add(to, rows[to])
-        published.update(zip(indexes, zip(statuses, ids)))
-        if entered:
-            announce(message_published, sender, topic=topic, count=entered, database=to.log.label)
-
-    _each(parts, failed, encode)
-    _each(parts, failed, add)
-    if failed:
-        if len(failed) == len(parts):
-            raise next(iter(failed.values()))
-        unpublished = sorted(index for to in failed for index in parts[to])
-        raise PartlyPublished(topic, {to.log.alias: error for to, error in failed.items()}, unpublished)
-    return PublishedMany.of(*zip(*(published[index] for index in range(len(messages)))))
-
-
-def _each(
-    parts: Mapping[Destination, list[int]],
-    failed: dict[Destination, Error],
-    do: Callable[[Destination, Sequence[int]], None],
-) -> None:
-    """Do something with the messages of each database that has not failed. One that does not answer fails alone, unless
-    the caller has a transaction open, or there is no other one."""
-    for to, indexes in parts.items():
-        if to in failed:
-            continue
+    @contextmanager
+    def failing_alone(to: Destination) -> Iterator[None]:
+        """Note an error of a database, unless the caller has a transaction open, or there is no other database."""
         try:
-            do(to, indexes)
+            yield
         except Error as error:
-            if open_logs() or len(parts) == 1:
+            if opened or len(parts) == 1:
                 raise
             if retries.classify(error) is ErrorKind.GONE:
                 retries.drop_connection(to.log)
             failed[to] = error
+
+    for to, indexes in parts.items():
+        with failing_alone(to):
+            row = _topic(topic, to).row
+            rows[to] = [row(messages[index], traced(messages[index].headers)) for index in indexes]
+    for to, some in rows.items():
+        with failing_alone(to):
+            statuses, ids, entered = _add(to, some)
+            published.update(zip(parts[to], zip(statuses, ids)))
+            if entered:
+                announce(message_published, sender, topic=topic, count=entered, database=to.log.label)
+    if len(failed) == len(parts) and failed:
+        raise next(iter(failed.values()))
+    if failed:
+        unpublished = sorted(index for to in failed for index in parts[to])
+        raise PartlyPublished(topic, {to.log.alias: error for to, error in failed.items()}, unpublished)
+    return PublishedMany.of(*zip(*(published[index] for index in range(len(messages)))))
 
 
 def _topic(name: str, to: Destination) -> PublishedTopic:

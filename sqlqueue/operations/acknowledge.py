@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 
 from sqlqueue.core.keys import GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, checked_name, checked_text
 from sqlqueue.database.horizon import highest_offset
@@ -99,15 +100,16 @@ def _of_key(log: Log, topic: str, group: str, key: str) -> Iterator[Sequence[int
     partition, priority, offset)."""
     last = highest_offset(log)
     priorities = Topic.objects.using(log.alias).values_list("priorities", flat=True).get(name=topic)
-    for partition in sorted({epoch.partition_of(key) for epoch in layouts.epochs(log, topic)}):
-        for priority in range(priorities):
-            beyond = watermarks(log, topic, partition, priority).get(group, 0)
-            rows = Message.objects.using(log.alias).filter(topic=topic, partition=partition, priority=priority)
-            rows = rows.filter(offset__lte=last).order_by("offset")
-            found = True
-            while found:
-                some = list(rows.filter(offset__gt=beyond).values_list("offset", "partition_key")[:READ_AT_ONCE])
-                found = len(some) == READ_AT_ONCE
-                beyond = some[-1][0] if some else beyond
-                if mine := [offset for offset, of in some if of == key]:
-                    yield mine
+    partitions = sorted({epoch.partition_of(key) for epoch in layouts.epochs(log, topic)})
+    streams = list(product(partitions, range(priorities)))
+    acked = watermarks(log, topic, streams).get(group, {})
+    for partition, priority in streams:
+        beyond, found = acked.get((partition, priority), 0), True
+        rows = Message.objects.using(log.alias).filter(topic=topic, partition=partition, priority=priority)
+        rows = rows.filter(offset__lte=last).order_by("offset")
+        while found:
+            some = list(rows.filter(offset__gt=beyond).values_list("offset", "partition_key")[:READ_AT_ONCE])
+            found = len(some) == READ_AT_ONCE
+            beyond = some[-1][0] if some else beyond
+            if mine := [offset for offset, of in some if of == key]:
+                yield mine
