@@ -13,8 +13,8 @@ from sqlqueue.database.generations import EPOCH_SLOTS, Block
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.database.insert_sql import SLOTS
 from sqlqueue.database.log import Log
-from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.models import EpochSlot, Layout, Topic
+from sqlqueue.log import layouts
+from sqlqueue.models import EpochSlot, Layout
 
 GATE: Final = "publishers"
 KEYS: Final = "keys"
@@ -85,48 +85,27 @@ def may_abort(log: Log, change: Change) -> bool:
 FURTHER: Final = 10_000
 
 
-def open_block(log: Log, topic: str) -> Block:
-    """Return the block of partitions that a topic's messages go to, or are about to. Raises ConfigurationError if there
-    is no such topic."""
-    rows = blocks(log, topic)
-    if rows:
-        return rows[-1]
-    partitions = Topic.objects.using(log.alias).filter(name=topic).values_list("partitions", flat=True).first()
-    if partitions is None:
-        raise ConfigurationError(f"there is no topic {topic!r}")
-    return Block(0, 0, partitions)
-
-
-def blocks(log: Log, topic: str) -> list[Block]:
-    """Return the blocks of a topic's layouts, oldest first."""
-    rows = Layout.objects.using(log.alias).filter(topic=topic).order_by("generation")
-    return [Block(*row) for row in rows.values_list("epoch", "base", "partitions")]
-
-
 def later_block(log: Log, topic: str, partitions: int) -> Block:
-    """Return the block of a further epoch; the layouts have at least one before."""
-    if not Layout.objects.using(log.alias).filter(topic=topic).exists():
-        first = open_block(log, topic)
-        Layout.objects.using(log.alias).create(topic=topic, generation=0, phase=Layout.STEADY, **first._asdict())
-    known = blocks(log, topic)
-    last = max(block.epoch for block in known)
-    return Block(last + 1, max(block.base + block.partitions for block in known), partitions)
+    """Return the block of a topic's further epoch; its first epoch gets a row with that. Raises ConfigurationError if
+    there is no such topic."""
+    first, *others = layouts.epochs(log, topic, retired=True)
+    if not others:
+        block = Block(0, 0, first.partitions)
+        Layout.objects.using(log.alias).create(topic=topic, generation=0, phase=Layout.STEADY, **block._asdict())
+    last = others[-1] if others else first
+    return Block(last.number + 1, last.base + last.partitions, partitions)
 
 
-def insert_turning(log: Log, topic: str, later: Block) -> None:
-    """Insert a layout to which the keys of the present one are about to go over, and their slots (MySQL)."""
-    layouts = Layout.objects.using(log.alias)
-    present = open_block(log, topic)
-    generation = _next(log, turning.newest_generation(log))
-    layouts.create(topic=topic, generation=generation, phase=Layout.TURNING, **later._asdict())
+def insert_turning(log: Log, topic: str, present: int, later: Block) -> None:
+    """Insert a layout to which the keys of the present epoch are about to go over, and their slots (MySQL)."""
+    Layout.objects.using(log.alias).create(topic=topic, generation=_next(log), phase=Layout.TURNING, **later._asdict())
     EpochSlot.objects.using(log.alias).bulk_create(
-        [EpochSlot(topic=topic, slot=slot, epoch=present.epoch) for slot in range(EPOCH_SLOTS)]
+        [EpochSlot(topic=topic, slot=slot, epoch=present) for slot in range(EPOCH_SLOTS)]
     )
 
 
-def _next(log: Log, present: int) -> int:
-    newest = Layout.objects.using(log.alias).order_by("generation").values_list("generation", flat=True).last()
-    return max(present, newest or 0) + random.randint(1, FURTHER)
+def _next(log: Log) -> int:
+    return max(turning.newest_generation(log), turning.newest_layout(log)) + random.randint(1, FURTHER)
 
 
 def write_end(log: Log, topic: str, epoch: int) -> None:
@@ -145,6 +124,6 @@ def stay(log: Log, change: Change) -> None:
 
 def add(log: Log, topic: str, block: Block) -> int:
     """Let a block be the topic's steady layout from a new generation on; return that."""
-    generation = _next(log, turning.newest_generation(log))
+    generation = _next(log)
     Layout.objects.using(log.alias).create(topic=topic, generation=generation, phase=Layout.STEADY, **block._asdict())
     return generation

@@ -7,7 +7,8 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from sqlqueue.log.layout_changes import Change, open_block, under_way
+from sqlqueue.log import layouts
+from sqlqueue.log.layout_changes import Change, under_way
 from sqlqueue.log.layouts import epochs
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.models import ConsumerGroup
@@ -26,7 +27,7 @@ def alter(command: QueueCommand, topic: str, options: dict[str, Any]) -> None:
         _carry_on(command)  # all keys have gone over, and not all publishers know that
         change = None
     begun = change is not None and change.going and (change.topic, change.later.partitions) == (topic, partitions)
-    before = change.earlier.partitions if begun and change is not None else open_block(log, topic).partitions
+    before = change.earlier.partitions if begun and change is not None else layouts.epochs(log, topic)[-1].partitions
     if before == partitions and not begun:
         if not (carried_on or command.on_several):
             raise CommandError(f"topic {topic!r} has {partitions} partitions already")

@@ -28,6 +28,7 @@ from sqlqueue.database.insert_sql import SLOTS
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
 from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.log import layouts
 from sqlqueue.log.layout_changes import (
     END,
     GATE,
@@ -40,7 +41,6 @@ from sqlqueue.log.layout_changes import (
     insert_turning,
     later_block,
     may_abort,
-    open_block,
     stay,
     under_way,
     write_end,
@@ -78,20 +78,20 @@ def _begin(log: Log, topic: str, partitions: int, server: ServerIdentity | None)
             f"the partitions of topic {change.topic!r} are being changed, and one topic's at a time are: let that end"
             f" first (`queuetopic alter {change.topic} --partitions {change.later.partitions}` carries it on)"
         )
-    present = open_block(log, topic)
+    present = layouts.epochs(log, topic)[-1]
     if present.partitions == partitions:
         raise ConfigurationError(f"topic {topic!r} has {partitions} partitions already")
     writer.refuse_elsewhere(log)
     later = later_block(log, topic, partitions)
     if log.dialect.slotted:
-        insert_turning(log, topic, later)
+        insert_turning(log, topic, present.number, later)
         return
     generation = add(log, topic, later)
     if server is None:
-        EpochSlot.objects.using(log.alias).create(topic=topic, slot=0, epoch=present.epoch)
+        EpochSlot.objects.using(log.alias).create(topic=topic, slot=0, epoch=present.number)
         return
     turning.put_in_force(log, generation)
-    write_end(log, topic, present.epoch)
+    write_end(log, topic, present.number)
     server.confirm()
 
 

@@ -38,11 +38,13 @@ def look(topic: str) -> State:
     """Look at the tables; the database's error is raised."""
     from sqlqueue.database.generations import Block
     from sqlqueue.exceptions import ConfigurationError
-    from sqlqueue.log.layout_changes import open_block, under_way
+    from sqlqueue.log.layout_changes import under_way
+    from sqlqueue.log.layouts import epochs
 
     try:
         # In this order: a node that catches up may not have heard of the change at first.
-        block, change = open_block(LOG, topic), under_way(LOG)
+        last, change = epochs(LOG, topic)[-1], under_way(LOG)
+        block = Block(last.number, last.base, last.partitions)
     except ConfigurationError:
         block, change = Block(0, 0, partitions(topic)), None
     later = None if change is None else UnderWay(change.topic, _stage(*change.later))

@@ -16,7 +16,7 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.settings import ACKED, HISTORIES, MOST_PARTITIONS, MOST_PRIORITIES
 from sqlqueue.database import clock
 from sqlqueue.database.log import all_logs, home_log
-from sqlqueue.log.layout_changes import open_block
+from sqlqueue.log import layouts
 from sqlqueue.log.seek import offset_before
 from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, differences, override, told
 from sqlqueue.log.topics import existing, topic_info
@@ -103,7 +103,7 @@ class Command(QueueCommand):
         if not self.proceed(options, ""):
             return
         create_topic(self.log, topic)
-        present = open_block(self.log, name).partitions
+        present = layouts.epochs(self.log, name)[-1].partitions
         if present != topic.partitions:
             self.note(
                 f"a topic of this name had {present} partitions when it was dropped, and goes on with them:"
