@@ -80,11 +80,6 @@ def body_of(topic: str, kind: PayloadType | None, payload: Any, content_type: An
     return bytes(payload)
 
 
-def encode_headers(headers: object) -> str | None:
-    """Return the JSON text of headers, a mapping of strings to JSON values; None for none."""
-    return codec.encode_headers(headers, encode)
-
-
 def _keeps_long() -> bool:
     return keeps_long_numbers(home_log())
 

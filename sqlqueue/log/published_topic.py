@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from sqlqueue.conf import settings
 from sqlqueue.core import plain_json
+from sqlqueue.core.codec import encode_headers
 from sqlqueue.core.new_message import NewMessage, OnConflict
 from sqlqueue.core.settings import PLAIN_ENCODER
 from sqlqueue.core.unique_for import checked_unique_for
@@ -16,7 +17,7 @@ from sqlqueue.database.limits import check_row
 from sqlqueue.database.log import Log
 from sqlqueue.database.validation import TopicInfo, log_row
 from sqlqueue.exceptions import LONGEST_DELAY, InvalidMessage, lifetime, seconds
-from sqlqueue.log.encoding import NOTHING, body_of, encode_headers, encode_payload
+from sqlqueue.log.encoding import NOTHING, body_of, encode, encode_payload
 from sqlqueue.payloads.topic_types import published_as
 from sqlqueue.payloads.versions import with_own
 
@@ -55,7 +56,7 @@ class PublishedTopic:
         own = (self._version, content_type, message.own, reply_kept)
         if headers is not None or own != NOTHING_OWN:
             headers = with_own(headers, *own)
-        row = log_row(self.info, message, text, None if headers is None else encode_headers(headers))
+        row = log_row(self.info, message, text, None if headers is None else encode_headers(headers, encode))
         if body is not None or message.expires is not None:
             row = row._replace(body=body, expires=checked_expires(message.expires, message.at))
         check_row(self._log, row, self._most_bytes)
