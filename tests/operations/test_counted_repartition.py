@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 # The rows of MySQL's gate are turned to the new generation twice: before the keys go over, and when no publisher has to
 # ask the slots any more.
-BEGUN: Costs = {"": Cost(12, 3, 66), "sqlite": Cost(10, 4, 0), "postgresql": Cost(13, 3, 3)}
-SLOTTED = [Cost(51, 16, 256), Cost(20, 4, 64), Cost(11, 2, 2), Cost(34, 16, 256), Cost(4, 1, 64)]
+BEGUN: Costs = {"": Cost(6, 3, 66), "sqlite": Cost(5, 4, 0), "postgresql": Cost(8, 3, 3)}
+SLOTTED = [Cost(51, 16, 256), Cost(20, 4, 64), Cost(10, 2, 2), Cost(34, 16, 256), Cost(4, 1, 64)]
 STEPS = {"sqlite": [], "mariadb": SLOTTED, "mysql": SLOTTED, "postgresql": [Cost(15, 2, 2)]}
 
 
