@@ -20,14 +20,12 @@ Value = float | None
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One chart. name: for the ids of its elements; path: of the SVG, in WIDTH × HEIGHT; kind: "bars" or
-    "failures"."""
+    """One chart. name: for the ids of its elements; path: of the SVG, in WIDTH × HEIGHT."""
 
     name: str
     title: str
     description: str
     path: str
-    kind: str
     first: str  # the time at the left end
     last: str  # the time at the right end
     axis: Sequence[str]  # the values at the top, in the middle and at the bottom
@@ -53,24 +51,21 @@ class TimeRange:
         """The length of one part in seconds."""
         return self.length.total_seconds() / BUCKETS
 
-    def index(self, minute: datetime) -> int:
-        """Return the part that a minute belongs to."""
-        return min(BUCKETS - 1, max(0, int((minute - self.since).total_seconds() / self.part)))
-
-    def sums(self, rows: Iterable[tuple[datetime, float]]) -> list[Value]:
-        """Return the rate of each part: the sum of its values, a second."""
-        parts: list[Value] = [0.0] * BUCKETS
+    def _parts(self, rows: Iterable[tuple[datetime, float | None]]) -> list[list[float]]:
+        parts: list[list[float]] = [[] for _ in range(BUCKETS)]
         for minute, value in rows:
-            parts[self.index(minute)] = (parts[self.index(minute)] or 0.0) + value / self.part
+            if value is not None:
+                index = int((minute - self.since).total_seconds() / self.part)
+                parts[min(BUCKETS - 1, max(0, index))].append(float(value))
         return parts
+
+    def rates(self, rows: Iterable[tuple[datetime, float | None]]) -> list[Value]:
+        """Return the rate of each part: the sum of its values, a second."""
+        return [sum(values) / self.part for values in self._parts(rows)]
 
     def latest(self, rows: Iterable[tuple[datetime, float | None]]) -> list[Value]:
         """Return the last value of each part, None for a part without one. rows: oldest first."""
-        parts: list[Value] = [None] * BUCKETS
-        for minute, value in rows:
-            if value is not None:
-                parts[self.index(minute)] = float(value)
-        return parts
+        return [values[-1] if values else None for values in self._parts(rows)]
 
     def at(self, index: int) -> str:
         """Return the start of a part as a text."""
@@ -83,7 +78,7 @@ def number(value: float) -> str:
     return formats.number_format(value, decimals, force_grouping=True)
 
 
-def chart(name: str, title: str, kind: str, values: Sequence[Value], time_range: TimeRange) -> Chart:
+def chart(name: str, title: str, values: Sequence[Value], time_range: TimeRange) -> Chart:
     """Return a chart with one value for each part of the time range."""
     known = [(index, value) for index, value in enumerate(values) if value is not None]
     top = max((value for _index, value in known), default=0.0)
@@ -99,19 +94,20 @@ def chart(name: str, title: str, kind: str, values: Sequence[Value], time_range:
         description = _("From %(since)s to %(until)s: %(last)s at the end, at most %(top)s at %(when)s.") % texts
     scale = rounded_up(top)
     axis = [number(part * scale) for part in (1, 0.5, 0)]
-    return Chart(name, title, description, _bars(values, scale), kind, texts["since"], texts["until"], axis)
+    return Chart(name, title, description, _bars(values, scale), texts["since"], texts["until"], axis)
 
 
-def three_charts(time_range: TimeRange, minutes: Sequence[tuple[datetime, float, float | None, float]]) -> list[Chart]:
+def three_charts(time_range: TimeRange, minutes: Iterable[tuple[datetime, float, float | None, float]]) -> list[Chart]:
     """Return charts of throughput, lag and failures. minutes: the minute, what was acked, the lag, what failed, oldest
     first."""
-    acked = time_range.sums((minute, acked) for minute, acked, _lag, _failed in minutes)
-    lag = time_range.latest((minute, lag) for minute, _acked, lag, _failed in minutes)
-    failed = time_range.sums((minute, failed) for minute, _acked, _lag, failed in minutes)
+    rows = list(minutes)
+    acked = time_range.rates((minute, acked) for minute, acked, _lag, _failed in rows)
+    lag = time_range.latest((minute, lag) for minute, _acked, lag, _failed in rows)
+    failed = time_range.rates((minute, failed) for minute, _acked, _lag, failed in rows)
     return [
-        chart("throughput", _("Acknowledged a second"), "bars", acked, time_range),
-        chart("lag", _("Lag in messages"), "bars", lag, time_range),
-        chart("failures", _("Failures a second"), "failures", failed, time_range),
+        chart("throughput", _("Acknowledged a second"), acked, time_range),
+        chart("lag", _("Lag in messages"), lag, time_range),
+        chart("failures", _("Failures a second"), failed, time_range),
     ]
 
 

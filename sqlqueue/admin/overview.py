@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import timedelta
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
@@ -21,7 +21,7 @@ from sqlqueue.stats.attention import findings
 from sqlqueue.stats.findings import CHANGE, DEAD_LETTERS, LATE, REFUSED, UNREAD, Finding
 from sqlqueue.stats.groups import GroupSurvey, states
 from sqlqueue.stats.survey import Survey, survey
-from sqlqueue.stats.throughput import lags, totals
+from sqlqueue.stats.throughput import lags, minutes
 from sqlqueue.stats.topics import TopicSurvey
 
 HOURS = (1, 6, 24, 168)
@@ -32,30 +32,17 @@ Link = tuple[str, str]  # text and URL, "" if the user may not see the page
 LINKS: dict[str, Callable[[HttpRequest], Link]] = {}  # of findings of effects: their apps' admin adds them
 
 
-class GroupRow(NamedTuple):
-    """A group as the page shows it. url, dead_letters_url: of its page, and of its dead letters ("": the user may not
-    see them)."""
-
-    stats: GroupSurvey
-    url: str
-    dead_letters_url: str
-    states: Sequence[str]
-    lag: Chart | None
-
-
-class TopicRow(NamedTuple):
-    """A topic and its groups as the page shows them. counts: what effects have of it, as texts."""
-
-    stats: TopicSurvey
-    url: str
-    groups: Sequence[GroupRow]
-    counts: Sequence[str]
-
-
-def requested_hours(request: HttpRequest) -> int:
-    """Return for how many hours the request asks for charts."""
+def charts(request: HttpRequest, log: Log, until: datetime, **only: str) -> dict[str, Any]:
+    """Return the charts of the hours before a time that the request asks for, of one group or of all, and the choices
+    that a user has."""
     given = request.GET.get("hours", "")
-    return int(given) if given in {str(hours) for hours in HOURS} else USUAL_HOURS
+    hours = int(given) if given in {str(hours) for hours in HOURS} else USUAL_HOURS
+    time_range = TimeRange(until, timedelta(hours=hours))
+    return {
+        "charts": three_charts(time_range, minutes(log, time_range.since, **only)),
+        "hours": hours,
+        "choices": HOURS,
+    }
 
 
 class OverviewRows:
@@ -67,17 +54,26 @@ class OverviewRows:
         self._keys = {(topic, group): key for key, topic, group in groups}
         self._lags = lags(log, stats.taken_at - RECENT)
 
-    def topic(self, topic: TopicSurvey) -> TopicRow:
-        """Return a topic with its groups."""
-        groups = [self.group(group) for group in self.stats.groups if group.topic == topic.name]
-        url = page_url(self.request, "topic", "change", topic.name)
-        return TopicRow(topic, url, groups, texts(topic.counts))
+    def topic(self, topic: TopicSurvey) -> dict[str, Any]:
+        """Return a topic with its groups, and what effects have of it, as texts."""
+        return {
+            "stats": topic,
+            "url": page_url(self.request, "topic", "change", topic.name),
+            "groups": [self.group(group) for group in self.stats.groups if group.topic == topic.name],
+            "counts": texts(topic.counts),
+        }
 
-    def group(self, group: GroupSurvey) -> GroupRow:
-        """Return a group."""
-        dead_letters = page_url(self.request, "deadletter", "changelist", topic=group.topic, group=group.group)
-        url = self._url(group.topic, group.group)
-        return GroupRow(group, url, dead_letters, states(group), self._lag_chart(group.topic, group.group))
+    def group(self, group: GroupSurvey) -> dict[str, Any]:
+        """Return a group with the URLs of its page and its dead letters, "" if the user may not see them."""
+        return {
+            "stats": group,
+            "url": self._url(group.topic, group.group),
+            "dead_letters_url": page_url(
+                self.request, "deadletter", "changelist", topic=group.topic, group=group.group
+            ),
+            "states": states(group),
+            "lag": self._lag_chart(group.topic, group.group),
+        }
 
     def _lag_chart(self, topic: str, group: str) -> Chart | None:
         by_minute = self._lags.get((topic, group))
@@ -85,7 +81,7 @@ class OverviewRows:
             return None
         time_range = TimeRange(self.stats.taken_at, RECENT)
         name = f"lag-{self._keys.get((topic, group))}"
-        return chart(name, _("Lag in the last hour"), "bars", time_range.latest(by_minute), time_range)
+        return chart(name, _("Lag in the last hour"), time_range.latest(by_minute), time_range)
 
     def _url(self, topic: str, group: str) -> str:
         key = self._keys.get((topic, group))
@@ -124,23 +120,16 @@ class OverviewAdmin(ReadOnlyAdmin):
         """Show the stats of all topics and groups."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        log, hours = list_log(self.log, request), requested_hours(request)
+        log = list_log(self.log, request)
         stats = survey(log)
         request.current_app = self.admin_site.name
         rows = OverviewRows(request, log, stats)
-        time_range = TimeRange(stats.taken_at, timedelta(hours=hours))
-        minutes = [
-            (one["minute"], one["acked"], one["lag"], one["retried"] + one["dead"])
-            for one in totals(log, time_range.since)
-        ]
         context = {
             "stats": stats,
             "findings": rows.linked(findings(stats)),
             "topics": [rows.topic(one) for one in stats.topics],
-            "charts": three_charts(time_range, minutes),
             "replica": replica(log),
-            "hours": hours,
-            "choices": HOURS,
+            **charts(request, log, stats.taken_at),
             **(extra_context or {}),
         }
         return show(self, request, "overview", _("Overview of the message queue"), context)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from django.db.models import Sum
+from django.db.models import F, Sum
 
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.log import Log
@@ -106,20 +106,12 @@ def _rate(rows: Sequence[Activity], span: float) -> Rate:
     return Rate(acked / span, failed / span, sum(row.filtered for row in rows) / span, share)
 
 
-def series(log: Log, topic: str, group: str, since: datetime) -> list[Activity]:
-    """Return a group's minutes since then, oldest first; a minute in which nothing happened has no row."""
-    return list(
-        Activity.objects.using(log.alias)
-        .filter(topic=topic, consumer_group=group, minute__gte=since)
-        .order_by("minute")
-    )
-
-
-def totals(log: Log, since: datetime) -> list[dict[str, Any]]:
-    """Return the sums over all groups, minute by minute, oldest first: acked, retried, dead, and lag (None if no
-    process measured it)."""
-    rows = Activity.objects.using(log.alias).filter(minute__gte=since).values("minute").order_by("minute")
-    return list(rows.annotate(acked=Sum("acked"), retried=Sum("retried"), dead=Sum("dead"), lag=Sum("lag")))
+def minutes(log: Log, since: datetime, **only: str) -> Iterable[tuple[datetime, int, int | None, int]]:
+    """Return each minute since then in which something happened, oldest first: the minute, what was acked, the lag
+    (None if no process measured it), and what failed; of one topic and group, or the sums over all."""
+    rows = Activity.objects.using(log.alias).filter(minute__gte=since, **only).values("minute").order_by("minute")
+    sums = rows.annotate(done=Sum("acked"), behind=Sum("lag"), failed=Sum(F("retried") + F("dead")))
+    return sums.values_list("minute", "done", "behind", "failed")
 
 
 def lags(log: Log, since: datetime) -> dict[tuple[str, str], list[tuple[datetime, int]]]:

@@ -496,9 +496,9 @@ def looks() -> None:
     offset_before(LOG, datetime.now(timezone.utc) - timedelta(hours=1))
     now = datetime.now(timezone.utc)
     throughput.rates(LOG, now)
-    throughput.totals(LOG, now - timedelta(hours=1))
+    list(throughput.minutes(LOG, now - timedelta(hours=1)))
     throughput.lags(LOG, now - timedelta(hours=1))
-    throughput.series(LOG, "t", "g", now - timedelta(hours=1))
+    list(throughput.minutes(LOG, now - timedelta(hours=1), topic="t", consumer_group="g"))
 
 
 def test_no_look_at_the_queue_reads_a_whole_table(topics: None, recorder: Recorder) -> None:

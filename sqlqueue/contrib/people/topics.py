@@ -11,7 +11,6 @@ from typing import Any
 from django.utils.module_loading import autodiscover_modules
 
 from sqlqueue.conf import app_retention, settings
-from sqlqueue.consumers.declare.registry import registering
 from sqlqueue.contrib.people.exceptions import HandOver
 from sqlqueue.core.bounds import CENTURY, SHORTEST, duration
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_consumed
@@ -59,6 +58,8 @@ def work_on(
     if declared.setdefault(topic, made) != made:
         raise ConfigurationError(f"work_on({topic!r}) is there twice, with different options: leave one out")
     if every_message:
+        from sqlqueue.consumers.declare.registry import registering  # has models, which there are none of at first
+
         registering(topic, {"group": PEOPLE, "ordering": "none", "max_attempts": None})(hand_over_everything)
 
 

@@ -18,8 +18,8 @@ from typing import Any
 from django.db.models import Value
 
 from sqlqueue.conf import settings
+from sqlqueue.contrib.people.effect import notice
 from sqlqueue.contrib.people.exceptions import WorkItemChanged
-from sqlqueue.contrib.people.items import notice
 from sqlqueue.contrib.people.models import (
     APPROVED,
     ASSIGNED,

@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from sqlqueue.contrib.people import items, work
-from sqlqueue.contrib.people.effect import WORK_ITEMS, collect
-from sqlqueue.contrib.people.items import HandedOver
+from sqlqueue.contrib.people import effect, work
+from sqlqueue.contrib.people.effect import WORK_ITEMS, HandedOver, collect
 from sqlqueue.contrib.people.models import WorkItem, WorkItemEvent
-from sqlqueue.contrib.people.own_work import own_work
-from sqlqueue.contrib.people.survey import open_work
+from sqlqueue.contrib.people.survey import open_work, own_work
 from sqlqueue.core.effects import EffectWrite
 from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.partition.ref import PartitionRef
@@ -53,7 +51,7 @@ def test_work_items_are_found_by_an_index(recorder: Recorder, settings: Any) -> 
     with connection.execute_wrapper(recorder):
         lease = HeldLease(PartitionRef("g", "t", 0, 0), 1, 2)
         with transaction.atomic():
-            items.write(LOG, lease, [EffectWrite(lease, offset, 1, WORK_ITEMS, HandedOver("", None))])
+            effect.write(LOG, lease, [EffectWrite(lease, offset, 1, WORK_ITEMS, HandedOver("", None))])
         item = WorkItem.objects.get(message_offset=offset, fencing_token=2)
         own_work(LOG, "user7", ["t"], ["many"])
         open_work(LOG, ["t"])

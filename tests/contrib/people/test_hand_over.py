@@ -8,7 +8,7 @@ from django.db import connection, connections, transaction
 
 from sqlqueue import HandOver, InvalidMessage, get_status, publish, publish_many, subscribe
 from sqlqueue.consumers.engine import settler
-from sqlqueue.contrib.people import items, work_on
+from sqlqueue.contrib.people import effect, work_on
 from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.log.groups import revoke
@@ -145,7 +145,7 @@ def test_what_an_atomic_handler_did_is_committed_with_its_item(consuming: Consum
 def test_an_item_that_cannot_be_written_leaves_nothing_of_its_atomic_handler(
     consuming: Consuming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = items.write
+    plain = effect.write
 
     def failing(*given: Any) -> None:
         plain(*given)
@@ -155,7 +155,7 @@ def test_an_item_that_cannot_be_written_leaves_nothing_of_its_atomic_handler(
         Effect.objects.create(name="seen", value="1")
         raise HandOver("one")
 
-    monkeypatch.setattr(items, "write", failing)
+    monkeypatch.setattr(effect, "write", failing)
     consuming.consumer("t", handle, atomic=True, max_attempts=1)
     publish("t", 1)
     consuming.drain()
@@ -272,7 +272,7 @@ def test_more_items_than_one_statement_takes_are_all_written(
     consuming: Consuming, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.SQLQUEUE = ONE_PARTITION
-    monkeypatch.setattr(items, "CHUNK", 3)
+    monkeypatch.setattr(effect, "CHUNK", 3)
     consuming.consumer("t", ask)
     publish_many("t", [{"amount": 501 + number} for number in range(50)])
     consuming.drain()

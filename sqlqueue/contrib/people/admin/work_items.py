@@ -22,8 +22,17 @@ from sqlqueue.admin.pages import NUMBER, ReadOnlyAdmin, page_url, show, user_nam
 from sqlqueue.contrib.people.admin.operations import OPERATIONS
 from sqlqueue.contrib.people.admin.permissions import SEEN_BY, closed_topics, may_on, sees_items, team_topics
 from sqlqueue.contrib.people.models import REVIEW, MyWork, WorkItem
-from sqlqueue.contrib.people.own_work import HEAVY, LATER, MOST_LISTED, OVERDUE, OWN, TEAM, UNASSIGNED, own_work
-from sqlqueue.contrib.people.survey import OVERDUE_ITEMS
+from sqlqueue.contrib.people.survey import (
+    HEAVY,
+    LATE,
+    LATER,
+    MOST_LISTED,
+    OVERDUE_ITEMS,
+    OWN,
+    TEAM,
+    UNASSIGNED,
+    own_work,
+)
 from sqlqueue.database.log import Log
 from sqlqueue.models import Message
 
@@ -33,7 +42,7 @@ MOST_OF_A_PAYLOAD = 20_000  # characters of what is shown
 MOST_EVENTS = 200
 MOST_OF_A_REASON = 120
 HEADINGS = {
-    OVERDUE: _("Overdue"),
+    LATE: _("Overdue"),
     OWN: _("My items"),
     LATER: _("Put off for later"),
     TEAM: _("With my teams"),
