@@ -15,7 +15,7 @@ from sqlqueue.admin import (  # noqa: F401  (they register their pages)
     tables,
     topics,
 )
-from sqlqueue.admin.sites import DatabaseSite
+from sqlqueue.admin.pages import DatabaseSite
 from sqlqueue.database.tables import is_beside_the_log
 
 __all__ = ["database_site", "register"]

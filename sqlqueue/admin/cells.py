@@ -1,22 +1,26 @@
-"""What pages show of data: text and HTML in which nothing is obeyed by a browser, the beginnings of payloads, bytes
-as a download."""
+"""What pages show of data: text and HTML in which nothing is obeyed by a browser, the beginnings of payloads, bytes as
+a download; and the fields for times."""
 
 from __future__ import annotations
 
 import mimetypes
 import re
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from functools import wraps
 from typing import Any
 
+from django import forms
 from django.db import models
 from django.db.models import QuerySet
 from django.db.models.functions import Cast, Left
 from django.http import Http404, HttpResponse
 from django.template.defaultfilters import filesizeformat
 from django.template.response import SimpleTemplateResponse
+from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html
 from django.utils.text import Truncator
+from django.utils.timezone import is_naive, make_aware
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core import indented as indentation
@@ -164,3 +168,42 @@ def _seconds(log: Log, offsets: Sequence[int]) -> dict[tuple[int, str], float]:
 
 def _text(seconds: float | None) -> str:
     return "" if seconds is None else _("%(seconds).3f s") % {"seconds": seconds}
+
+
+class MomentField(forms.DateTimeField):
+    """A time in the site's time zone. Its value is aware, also with USE_TZ = False."""
+
+    widget = forms.DateTimeInput({"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S")
+
+    def to_python(self, value: Any) -> datetime | None:
+        """Return the time; None for an empty field."""
+        at = super().to_python(value)
+        if at is None or not is_naive(at):
+            return at
+        try:
+            return make_aware(at)
+        except OverflowError:  # at an end of the calendar
+            return at.replace(tzinfo=timezone.utc)
+
+
+class StoredMomentField(MomentField):
+    """A stored time that users may change.
+
+    The field shows no zone, so in the hour that is repeated when clocks are set back its text stands for two times. A
+    text that the user has not changed means the stored time.
+    """
+
+    stored: datetime | None = None  # in the site's zone
+
+    def to_python(self, value: Any) -> datetime | None:
+        """Return the time; None for an empty field."""
+        if self.stored is not None and isinstance(value, str) and _parsed(value) == self.stored.replace(tzinfo=None):
+            return self.stored
+        return super().to_python(value)
+
+
+def _parsed(text: str) -> datetime | None:
+    try:
+        return parse_datetime(text.strip())
+    except ValueError:
+        return None

@@ -18,7 +18,7 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from sqlqueue.admin.cells import code, harmless
+from sqlqueue.admin.cells import harmless
 from sqlqueue.admin.lists import KeysetChangeList
 from sqlqueue.admin.operation import MOST_LISTED, Done, OperatedAdmin, Operation, Text
 from sqlqueue.admin.pages import list_log, may, page_url, replica, show, user_name
@@ -176,8 +176,8 @@ class DeadLetterAdmin(OperatedAdmin):
     """The failures of dead letters, and the list of the dead letters of a failure, a group or a topic."""
 
     change_list_template = "admin/sqlqueue/dead_letter_list.html"
-    list_display = ("number", "failed_at", "failed_group", "key_column", "failure")
-    list_display_links = None
+    list_display = ("offset", "failed_at", "failed_group", "partition_key", "failure")
+    list_display_links = ("offset",)
     own_parameters = ("topic", "group", "fingerprint")
     operations = (Replay, Discard)
 
@@ -261,16 +261,6 @@ class DeadLetterAdmin(OperatedAdmin):
         if not url:
             raise PermissionDenied
         return HttpResponseRedirect(url)
-
-    @admin.display(description=_("offset"))
-    def number(self, message: Any) -> str:
-        """Show the offset, with a link to the message's page."""
-        return format_html('<a href="{}">{}</a>', self.url("change", message.pk), message.pk)
-
-    @admin.display(description=_("key"))
-    def key_column(self, message: Any) -> str:
-        """Show the key."""
-        return code(message.partition_key)
 
     @admin.display(description=_("failure"))
     def failure(self, message: Any) -> str:

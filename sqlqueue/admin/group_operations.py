@@ -12,10 +12,10 @@ from django.contrib.admin.models import ADDITION, DELETION
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
+from sqlqueue.admin.cells import MomentField
 from sqlqueue.admin.operation import LOCK_TIMEOUT, Done, Operation, Pause, Resume, Text
 from sqlqueue.admin.overriding import Override
 from sqlqueue.admin.pages import page_url, user_name
-from sqlqueue.admin.times import MomentField
 from sqlqueue.core.active_hours import HOURS_LENGTH
 from sqlqueue.core.bounds import LEAST_RATE, MOST_ATTEMPTS, MOST_RATE
 from sqlqueue.core.flow import MOST_AT_ONCE

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
-from sqlqueue.admin.times import MomentField
+from sqlqueue.admin.cells import MomentField
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
 from sqlqueue.database.log import Log
 from sqlqueue.log.seek import MARGIN, offset_before, within_calendar

@@ -12,8 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from sqlqueue.admin.charts import Chart, TimeRange, chart, three_charts
-from sqlqueue.admin.pages import ReadOnlyAdmin, list_log, page_url, replica, show
-from sqlqueue.admin.sites import arrange
+from sqlqueue.admin.pages import ReadOnlyAdmin, arrange, list_log, page_url, replica, show
 from sqlqueue.core.effects import texts
 from sqlqueue.database.log import Log
 from sqlqueue.models import ConsumerGroup, Overview

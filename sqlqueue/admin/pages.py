@@ -1,4 +1,4 @@
-"""What all pages have in common: permissions, addresses, and the log that they read."""
+"""What all pages have in common: permissions, addresses, the log that they read, and the sites that list them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin
+from django.contrib.admin import AdminSite
 from django.contrib.admin.utils import quote
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
@@ -15,11 +16,13 @@ from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, reverse
 from django.utils.http import urlencode
+from django.utils.translation import gettext as _
 
 from sqlqueue.admin.cells import with_harmless_page
 from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import storable
 from sqlqueue.database.log import Log, home_log, reading_log
+from sqlqueue.log.placement import known_log
 from sqlqueue.stats.replica import newest_heartbeat
 from sqlqueue.stats.texts import duration
 
@@ -27,6 +30,20 @@ NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)  # an integer key in a request
 VIEWED_BY = {"deadletter": "view_message"}  # the permission to view a model that has none of its own
 CHANGED = "sqlqueue_changed"  # in the session: when its user last changed something, by the web server's clock
 OWN_CHANGE_SEEN = 60.0  # seconds after a change for which its user's lists are read from the queue's own database
+
+APP = "sqlqueue"
+# The models whose pages are needed most. The tables that these pages are made from follow, by name.
+FIRST = (
+    "Overview",
+    "DeadLetter",
+    "Message",
+    "ConsumerGroup",
+    "Topic",
+    "ScheduledMessage",
+    "PeriodicSchedule",
+    "Request",
+)
+
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
@@ -154,3 +171,39 @@ def show(
     request.current_app = site.name
     base = {**site.each_context(request), "title": title, "opts": model_admin.opts}
     return TemplateResponse(request, f"admin/{app}/{template}.html", {**base, **context})
+
+
+def arrange(site: AdminSite) -> None:
+    """Make a site list the queue's pages in the order of FIRST: Django sorts the models of an app by their names.
+
+    The overview calls it for the site that registers it, so that the order holds in the default site and in a project's
+    own.
+    """
+    inner = site.get_app_list
+
+    def get_app_list(request: HttpRequest, app_label: str | None = None) -> list[Any]:
+        apps: list[Any] = inner(request, app_label)
+        for app in apps:
+            if app["app_label"] == APP:
+                app["models"].sort(key=lambda entry: _rank(entry["object_name"]))
+        return apps
+
+    site.get_app_list = get_app_list  # type: ignore[method-assign]
+
+
+def _rank(name: str) -> int:
+    return FIRST.index(name) if name in FIRST else len(FIRST)
+
+
+class DatabaseSite(AdminSite):
+    """The queue's pages over one log. `sqlqueue.admin.database_site` makes one."""
+
+    def __init__(self, database: str):
+        super().__init__(name=f"sqlqueue_{database}")
+        self.sqlqueue_log = known_log(database)
+        self.site_header = self.index_title = _("Database %(database)s") % {"database": database}
+        self.site_title = self.site_header
+
+    def each_context(self, request: HttpRequest) -> dict[str, Any]:
+        """Name the database on each page."""
+        return {**super().each_context(request), "sqlqueue_log": self.sqlqueue_log}

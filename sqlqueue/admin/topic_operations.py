@@ -10,9 +10,9 @@ from django.contrib.admin.models import DELETION
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
+from sqlqueue.admin.cells import MomentField
 from sqlqueue.admin.operation import LOCK_TIMEOUT, Done, Operation, Pause, Resume, Text
 from sqlqueue.admin.overriding import Override
-from sqlqueue.admin.times import MomentField
 from sqlqueue.conf import settings
 from sqlqueue.core.bounds import CENTURY
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX

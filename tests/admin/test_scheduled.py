@@ -16,7 +16,7 @@ from django.utils import timezone
 from django.utils.timezone import localtime
 
 from sqlqueue import publish
-from sqlqueue.admin import scheduled_messages, scheduled_operations
+from sqlqueue.admin import scheduled_messages
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.operations.edit_scheduled import run_now
@@ -114,7 +114,7 @@ def test_a_due_time_in_the_hour_that_comes_twice_stays_unless_it_is_changed(
 
 @pytest.mark.parametrize("text", ['{"a": 1e5}', '{"a": 0.10}', '{"a": 123456789.123456789123}'])
 def test_numbers_are_shown_as_they_are_stored(text: str) -> None:
-    assert scheduled_operations.readable(text) == text
+    assert scheduled_messages.readable(text) == text
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from django import forms
 from django.core.exceptions import BadRequest, ValidationError
 from django.utils.translation import gettext_lazy as _
 
+from sqlqueue.admin.cells import MomentField
 from sqlqueue.admin.operation import Done, Operation, Text
 from sqlqueue.admin.pages import user_name
-from sqlqueue.admin.times import MomentField
 from sqlqueue.contrib.people import work
 from sqlqueue.contrib.people.admin.forms import JSONTextField, UserField, decision_type, decision_values, fields_of
 from sqlqueue.contrib.people.admin.permissions import ASSIGN, REVIEW, WORK, may_on
