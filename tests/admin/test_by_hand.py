@@ -2,7 +2,6 @@
 
 import re
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -16,8 +15,8 @@ from django.utils.html import escape
 from sqlqueue import publish
 from sqlqueue.admin import group_operations, topic_operations
 from sqlqueue.log import collect
-from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Request, Topic
-from sqlqueue.models.request import CANCELLED, DONE
+from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Request
+from sqlqueue.models.request import CANCELLED
 from sqlqueue.operations import reschedule_requests
 from sqlqueue.operations.requests import carry_out
 from sqlqueue.operations.reschedule_requests import WaitingDeliveries, request_rescheduling
@@ -75,16 +74,6 @@ class TestDeleting:
         assert "has dead letters: discard those" in done
         assert Message.objects.filter(offset__in=stage.dead_letters).count() == 3
 
-    def test_needs_its_permission(self, staff: Callable[..., Client], stage: Stage) -> None:
-        address = reverse("admin:sqlqueue_message_change", args=[stage.failing])
-        others = ("view_message", "redeliver_message", "discard_message", "reschedule_deliverystate")
-        assert "/operation/delete/" not in staff(*others).get(address).content.decode()
-        assert "/operation/delete/" in staff("view_message", "delete_message").get(address).content.decode()
-        sent = {"_selected_action": stage.good, "confirmed": "1", "reason": "x"}
-        for client in (staff(*others), staff("delete_message")):
-            assert client.post(operation("message", "delete"), sent).status_code == 403
-        assert Message.objects.filter(offset__in=stage.good).count() == 10
-
 
 @pytest.mark.once
 class TestPurging:
@@ -134,23 +123,6 @@ class TestPurging:
         done = operate(admin_client, self.address(), unsettled="on", through="").content.decode()
         assert "deleted at once: 6." in done
         assert "The consumer processes delete the rest." in done
-
-    def test_needs_its_permission(self, staff: Callable[..., Client], stage: Stage) -> None:
-        topic = reverse("admin:sqlqueue_topic_change", args=["t"])
-        others = ("view_topic", "pause_topic", "delete_message", "change_topic", "delete_topic")
-        assert self.address() not in staff(*others).get(topic).content.decode()
-        assert self.address() in staff("view_topic", "purge_topic").get(topic).content.decode()
-        for client in (staff(*others), staff("purge_topic")):
-            assert client.get(self.address()).status_code == 403
-            assert client.post(self.address(), {"through": "", "confirmed": "1"}).status_code == 403
-        assert (
-            staff("view_topic", "purge_topic", csrf=True)
-            .post(self.address(), {"through": "", "confirmed": "1"})
-            .status_code
-            == 403
-        )
-        assert Message.objects.filter(topic="t").count() == 14
-        assert Topic.objects.get(name="t").purged_to == 0
 
     def test_is_not_offered_for_dead_letters(self, admin_client: Client, stage: Stage) -> None:
         page = admin_client.get(reverse("admin:sqlqueue_topic_change", args=["t_dlq"])).content.decode()
@@ -239,28 +211,6 @@ class TestRescheduling:
         assert "There was nothing left to cancel" in admin_client.post(stop, follow=True).content.decode()
         made.refresh_from_db()
         assert made.state == CANCELLED
-
-    def test_needs_its_permissions(self, staff: Callable[..., Client], stage: Stage) -> None:
-        made = request_rescheduling(LOG, WaitingDeliveries("t", "g"))
-        page = reverse("admin:sqlqueue_request_change", args=[made.pk])
-        stop = operation("request", "cancel", made.pk)
-        sent = {"delay": "0", "confirmed": "1"}
-        guest, stranger = staff("view_request", "view_consumergroup"), staff("reschedule_deliverystate")
-        assert (guest.get(page).status_code, stranger.get(page).status_code) == (200, 403)
-        assert stop not in guest.get(page).content.decode()
-        change = reverse("admin:sqlqueue_consumergroup_change", args=[group().pk])
-        assert self.address() not in guest.get(change).content.decode()
-        for client in (guest, stranger):
-            assert client.get(self.address()).status_code == 403
-            assert client.post(self.address(), sent).status_code == 403
-            assert client.post(stop).status_code == 403
-        strict = staff("view_request", "view_consumergroup", "reschedule_deliverystate", csrf=True)
-        assert strict.post(self.address(), sent).status_code == strict.post(stop).status_code == 403
-        assert Request.objects.count() == 1
-        while carry_out(LOG):
-            pass
-        made.refresh_from_db()
-        assert made.state == DONE
 
     def test_what_is_typed_is_escaped(self, admin_client: Client, stage: Stage) -> None:
         page = admin_client.get(self.address(), {"delay": "0", "count": "1", "error": EVIL})

@@ -92,13 +92,6 @@ def test_limits_are_overridden_together(staff: Callable[..., Client], group: Con
     )
 
 
-def test_it_needs_its_permission(staff: Callable[..., Client], group: ConsumerGroup) -> None:
-    client = staff("view_consumergroup")
-    assert "Hours and limits" not in page(client, path(group, "change"))
-    assert client.get(path(group, "limits")).status_code == 403
-    assert client.post(path(group, "limits"), {"override_active": "on"}).status_code == 403
-
-
 def test_nothing_is_said_of_a_group_without_any(staff: Callable[..., Client], group: ConsumerGroup) -> None:
     declare_flows(LOG, {("books", "orders"): Flow()})
     assert "Active hours" not in words(page(staff("view_consumergroup"), path(group, "change")))

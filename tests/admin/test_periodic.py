@@ -80,22 +80,6 @@ def test_running_now(staff: Callable[..., Client]) -> None:
     assert LogEntry.objects.count() == 1
 
 
-def test_each_needs_its_permission_a_post_and_a_token(staff: Callable[..., Client]) -> None:
-    declared(schedule())
-    guest, stranger = staff("view_periodicschedule"), staff("view_topic")
-    html = page(guest, address("change"))
-    assert address("run") not in html
-    assert address("pause") not in html
-    assert stranger.get(address("change")).status_code == 403
-    for name, permission in (("run", "run"), ("pause", "pause"), ("resume", "pause")):
-        assert guest.post(address(name)).status_code == 403
-        allowed = staff("view_periodicschedule", f"{permission}_periodicschedule")
-        assert allowed.get(address(name)).status_code == 405
-        strict = staff("view_periodicschedule", f"{permission}_periodicschedule", csrf=True)
-        assert strict.post(address(name)).status_code == 403
-    assert (ids(), row().paused) == ([], False)
-
-
 def test_a_schedule_that_is_gone_is_not_found(admin_client: Client) -> None:
     assert admin_client.get(address("change")).status_code == 404
     assert admin_client.post(address("run")).status_code == 404

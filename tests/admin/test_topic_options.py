@@ -82,17 +82,6 @@ def test_what_makes_no_sense_is_refused(staff: Callable[..., Client], given: dic
     assert not LogEntry.objects.exists()
 
 
-def test_it_needs_its_permission_and_a_token(staff: Callable[..., Client]) -> None:
-    assert Client().post(OPTIONS, TWO_DAYS).status_code == 302
-    for client in (staff("view_topic", "pause_topic"), staff("view_topic", "change_topic", csrf=True)):
-        assert client.post(OPTIONS, TWO_DAYS).status_code == 403
-    plain = staff("view_topic")
-    assert plain.get(OPTIONS).status_code == 403
-    assert "/options/" not in page(plain, PAGE)
-    assert stored() == (7 * 86_400, "failures", ())
-    assert staff("view_topic", "change_topic").get(OPTIONS.replace("orders", "nowhere")).status_code == 404
-
-
 def test_dead_letters_have_no_retention_to_be_set(staff: Callable[..., Client]) -> None:
     dead_letters(LOG, "orders")
     client = staff("view_topic", "change_topic")
