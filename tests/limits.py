@@ -16,7 +16,6 @@ OVER: dict[str, str] = {
     "admin.messages:MOST_SHOWN": "tests/admin/test_messages.py::test_a_page_says_what_it_does_not_show",
     "admin.operation:MOST_CHOSEN": "tests/admin/test_messages.py::test_more_rows_than_one_action_takes_are_refused_and_not_cut",
     "admin.operation:MOST_LISTED": "tests/admin/test_messages.py::test_an_action_lists_some_rows_and_is_about_all",
-    "admin.cells:MOST_RECEIPTS_READ": "tests/admin/test_shown.py::test_the_last_delivery_of_each_is_the_one_whose_seconds_are_shown",
     "contrib.people.admin.work_items:MOST_EVENTS": "tests/contrib/people/test_admin.py::test_what_is_long_is_cut_and_says_so",
     "contrib.people.admin.work_items:MOST_OF_A_PAYLOAD": "tests/contrib/people/test_admin.py::test_what_is_long_is_cut_and_says_so",
     "contrib.people.survey:MOST_LISTED": "tests/contrib/people/test_admin.py::test_a_section_says_that_there_are_more",

@@ -21,17 +21,13 @@ from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html
 from django.utils.text import Truncator
 from django.utils.timezone import is_naive, make_aware
-from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core import indented as indentation
 from sqlqueue.core.logfmt import printable
-from sqlqueue.core.outcomes import REPLAYED
 from sqlqueue.database.log import Log
 from sqlqueue.log.encoding import NOTHING
-from sqlqueue.models import Message, Receipt
 from sqlqueue.payloads.content_types import UNKNOWN, content_type_of
 from sqlqueue.stats.bodies import Body, bodies
-from sqlqueue.stats.group_status import statuses_of
 
 # What no language needs, and a browser obeys or hides: control characters but for line ends and tabs, and what turns
 # the direction, parts lines or is not seen. Joiners, marks of direction and spaces of no width stay: translations have
@@ -41,7 +37,6 @@ OBEYED = rf"[{CONTROLS}\u061c\u180e\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb
 SENT_BACK = r"<(?:input|option|button)\b[^>]*>|<textarea\b.*?</textarea>"  # by a form, as it is
 BEGINNING = 100  # characters of a payload
 MOST_OF_A_KEY = 24  # characters of a key or an id in a list
-MOST_RECEIPTS_READ = 2_000  # for a page of messages
 PARTS = re.compile(f"{OBEYED}|{SENT_BACK}", re.DOTALL)
 
 
@@ -140,34 +135,6 @@ def show_previews(model: type[models.Model], rows: Sequence[Any]) -> None:
     for row in rows:
         shown = described(bytes_of[row.pk]) if row.pk in bytes_of else found.get(row.pk)
         row.preview = harmless(Truncator(shown or "").chars(BEGINNING))
-
-
-def show_outcomes(rows: Sequence[Message]) -> None:
-    """Set `outcomes` of messages: the status in each group of the topic, and the seconds of the last delivery as a
-    text, if there is a receipt."""
-    if not rows:
-        return
-    log = Log.of(str(rows[0]._state.db))
-    found, seconds = statuses_of(log, rows), _seconds(log, [row.offset for row in rows])
-    for row in rows:
-        row.outcomes = [(one, _text(seconds.get((row.offset, one.group)))) for one in found[row.offset]]  # type: ignore[attr-defined]
-
-
-def _seconds(log: Log, offsets: Sequence[int]) -> dict[tuple[int, str], float]:
-    """Return the seconds of the last delivery of each message to each group.
-
-    Index: (message_offset, consumer_group).
-    """
-    receipts = Receipt.objects.using(log.alias).filter(message_offset__in=offsets).exclude(outcome=REPLAYED)
-    columns = ("message_offset", "consumer_group", "started_at", "finished_at")
-    newest = receipts.order_by("-id").values_list(*columns)[:MOST_RECEIPTS_READ]
-    return {
-        (offset, group): (finished - started).total_seconds() for offset, group, started, finished in reversed(newest)
-    }
-
-
-def _text(seconds: float | None) -> str:
-    return "" if seconds is None else _("%(seconds).3f s") % {"seconds": seconds}
 
 
 class MomentField(forms.DateTimeField):

@@ -7,9 +7,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
-from django.utils.translation import gettext_lazy as _
 
-from sqlqueue.admin.cells import tag
 from sqlqueue.admin.group_operations import GROUP_OPERATIONS, SetLimits
 from sqlqueue.admin.operation import OperatedAdmin
 from sqlqueue.admin.overview import OverviewRows, charts
@@ -33,11 +31,6 @@ class ConsumerGroupAdmin(OperatedAdmin):
     key = ("topic", "consumer_group")
     operations = GROUP_OPERATIONS
     page_template = "group"
-
-    @admin.display(description=_("state"))
-    def state(self, group: ConsumerGroup) -> str:
-        """Show unusual states only."""
-        return tag(_("paused")) if group.paused else ""
 
     def set_paused(self, row: ConsumerGroup, paused: bool) -> bool:
         """Let no consumer read for a group, or let them again."""

@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext_lazy as _
 
-from sqlqueue.admin.cells import code, harmless, indented, show_outcomes, show_previews, tag
+from sqlqueue.admin.cells import code, harmless, indented, show_previews, tag
 from sqlqueue.admin.lists import KeysetChangeList
 from sqlqueue.admin.message_operations import MESSAGE_OPERATIONS
 from sqlqueue.admin.message_search import SearchForm, found
@@ -23,7 +23,17 @@ from sqlqueue.database.log import Log
 from sqlqueue.models import DeadLetter, Message, Receipt
 from sqlqueue.operations.replay import copy_id
 from sqlqueue.stats.bodies import bodies
-from sqlqueue.stats.group_status import EXPIRED, IN_FLIGHT, LIMITED, RELAYED, RETRYING, SCHEDULED, WAITING, GroupStatus
+from sqlqueue.stats.group_status import (
+    EXPIRED,
+    IN_FLIGHT,
+    LIMITED,
+    RELAYED,
+    RETRYING,
+    SCHEDULED,
+    WAITING,
+    GroupStatus,
+    statuses_of,
+)
 from sqlqueue.stats.message_status import status_of
 from sqlqueue.stats.replayed import copy_of, original_of
 from sqlqueue.stats.search import messages_at
@@ -107,8 +117,8 @@ class MessageAdmin(OperatedAdmin):
                 "fingerprint": message.fingerprint,
             }
             return format_html("{}", harmless(text))
-        lines = ((one.group, label(one.state), seconds) for one, seconds in message.outcomes)  # type: ignore[attr-defined]
-        return format_html_join("", '<div class="sqlqueue-outcome">{}: {} {}</div>', lines) or "–"
+        lines = ((one.group, label(one.state)) for one in message.outcomes)  # type: ignore[attr-defined]
+        return format_html_join("", '<div class="sqlqueue-outcome">{}: {}</div>', lines) or "–"
 
     def get_page(self, request: HttpRequest, changes: KeysetChangeList) -> list[Any]:
         """Return the page that the search form asks for; an empty one if the form is not valid."""
@@ -121,7 +131,9 @@ class MessageAdmin(OperatedAdmin):
         changes.next_start = None if page.start is None else json.dumps([0, page.start])
         changes.searched_to = page.scanned_to  # type: ignore[attr-defined]
         show_previews(Message, page.rows)
-        show_outcomes(page.rows)
+        statuses = statuses_of(changes.log, page.rows)
+        for row in page.rows:
+            row.outcomes = statuses[row.offset]  # type: ignore[attr-defined]
         return list(page.rows)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:

@@ -19,6 +19,7 @@ from django.urls import URLPattern, path
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
+from sqlqueue.admin.cells import tag
 from sqlqueue.admin.lists import KeysetAdmin
 from sqlqueue.admin.pages import NUMBER, may, remember_change, show
 from sqlqueue.database.transactions import outside_transactions
@@ -98,6 +99,11 @@ class Operation(Form):
         """The rows that the page lists."""
         return self.rows[:MOST_LISTED]
 
+    @property
+    def unlisted(self) -> int:
+        """How many rows the page does not list."""
+        return self.count - len(self.listed)
+
     @cached_property
     def permitted(self) -> bool:
         """Whether the user may do it."""
@@ -118,6 +124,11 @@ class OperatedAdmin(KeysetAdmin):
     def page(self, request: HttpRequest, row: Any) -> tuple[object, Mapping[str, Any]]:
         """Return the title and the context of a row's page."""
         raise NotImplementedError
+
+    @admin.display(description=_("state"))
+    def state(self, row: Any) -> str:
+        """Show unusual states only."""
+        return tag(_("paused")) if row.paused else ""
 
     def set_paused(self, row: Any, paused: bool) -> bool:
         """Pause or resume a row; return whether that changed anything."""
@@ -233,28 +244,24 @@ class OperatedAdmin(KeysetAdmin):
         if not operation.count:
             messages.warning(request, _("None of the chosen rows exists any more. Nothing was done."))
             return HttpResponseRedirect(self.url("changelist"))
-        row_url = self.url("change", quote(rows[0].pk)) if object_id else ""
+        back = self.url("change", quote(rows[0].pk)) if object_id else self.url("changelist")
         preview: Sequence[Text] = []
         try:
             if confirmed and operation.is_valid():
-                return self._finish(request, operation, row_url or self.url("changelist"))
+                return self._finish(request, operation, back)
             if not operation.counts or (counted and operation.is_valid()):
                 preview = operation.preview()
         except SqlqueueError as error:
             operation.add_error(None, str(error))
-        if operation.inline and object_id:
+        if object_id and operation.inline:
             return self._row_page(request, object_id, operation)
-        sent = request.GET if operation.pinned is None else operation.pinned
-        hidden = [(name, value) for name, value in sent.items() if name in operation.fields] if counted else []
-        context = {
-            "operation": operation,
-            "url": operation.url if row_url else self.url("operation", name),
-            "preview": preview,
-            "hidden": hidden if row_url else [*operation.hidden(), *hidden],
-            "unlisted": operation.count - len(operation.listed),
-            "row": rows[0] if row_url else None,
-            "back": row_url or self.url("changelist"),
-        }
+        pinned = request.GET if operation.pinned is None else operation.pinned
+        hidden = [(name, value) for name, value in pinned.items() if name in operation.fields] if counted else []
+        context = {"operation": operation, "preview": preview, "hidden": hidden, "back": back}
+        if object_id:
+            context |= {"url": operation.url, "row": rows[0]}
+        else:
+            context |= {"url": self.url("operation", name), "hidden": [*operation.hidden(), *hidden]}
         return show(self, request, "operation", operation.label, context)
 
     def _finish(self, request: HttpRequest, operation: Operation, back: str) -> HttpResponse:

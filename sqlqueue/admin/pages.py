@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.contrib import admin
 from django.contrib.admin import AdminSite
 from django.contrib.admin.utils import quote
-from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
@@ -55,13 +54,6 @@ def may(request: HttpRequest, codename: str) -> bool:
     """Tell whether the user has one of the queue's permissions, such as "redeliver_message", or another app's, such as
     "sqlqueue_people.view_workitem"."""
     return bool(request.user.has_perm(codename if "." in codename else f"sqlqueue.{codename}"))
-
-
-def require(request: HttpRequest, *codenames: str) -> None:
-    """Raise PermissionDenied unless the user has all of the queue's permissions that are named."""
-    for codename in codenames:
-        if not may(request, codename):
-            raise PermissionDenied
 
 
 def user_name(request: HttpRequest) -> str:

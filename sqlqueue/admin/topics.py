@@ -10,7 +10,6 @@ from django.db import models
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from sqlqueue.admin.cells import tag
 from sqlqueue.admin.operation import OperatedAdmin
 from sqlqueue.admin.overview import OverviewRows
 from sqlqueue.admin.topic_operations import TOPIC_OPERATIONS, SetOptions, as_text
@@ -36,11 +35,6 @@ class TopicAdmin(OperatedAdmin):
     operations = TOPIC_OPERATIONS
     page_template = "topic"
 
-    @admin.display(description=_("state"))
-    def state(self, topic: Topic) -> str:
-        """Show unusual states only."""
-        return tag(_("paused")) if topic.paused else ""
-
     @admin.display(description=_("kept for"))
     def kept(self, topic: Topic) -> str:
         """Show the retention."""
@@ -57,21 +51,18 @@ class TopicAdmin(OperatedAdmin):
         fields = ((field.verbose_name, _shown(field, row)) for field in self.opts.fields)
         return row.name, {
             "topic": OverviewRows(request, self.log, stats).topic(found) if found else None,
-            "change": _change(found) if found else None,
+            "change": _change(found) if found else [],
             "fields": [*fields, *_of_settings(row)],
             "notes": SetOptions(self, request, [row]).notes(),
         }
 
 
-def _change(topic: TopicSurvey) -> dict[str, Any] | None:
-    """Return what the page says of a change of the topic's partitions; None while none is under way."""
-    if topic.change is None:
-        return None
-    return {
-        "what": change_text(topic.name, topic.change),
-        "far": progress_text(topic.change.progress),
-        "advice": change_advice(topic.name, topic.change),
-    }
+def _change(topic: TopicSurvey) -> list[str]:
+    """Return what the page says of a change of the topic's partitions; nothing while none is under way."""
+    name, change = topic.name, topic.change
+    if change is None:
+        return []
+    return [change_text(name, change), progress_text(change.progress), change_advice(name, change)]
 
 
 def _of_settings(topic: Topic) -> Iterator[tuple[object, object]]:

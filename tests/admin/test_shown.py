@@ -1,8 +1,7 @@
 """The lists show what is looked for: how groups stand, what messages hold and became of, and when they are due."""
 
 import re
-from datetime import datetime, timedelta, timezone
-from typing import Any
+from datetime import datetime, timezone
 
 import pytest
 from django.db import connection
@@ -11,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import publish
 from sqlqueue.log.groups import register
-from sqlqueue.models import Message, Receipt, ScheduledMessage, Topic
+from sqlqueue.models import Message, ScheduledMessage, Topic
 from sqlqueue.operations.topics import pause
 from tests.admin.stage import EVIL, Stage
 from tests.admin.test_lists import rows
@@ -60,8 +59,8 @@ def test_messages_are_listed_with_their_payload_and_what_became_of_them(stage: S
     assert outcome == "audit: acknowledged g: acknowledged"
     preview, outcome = by_offset[stage.failing]
     assert "&lt;script&gt;" in preview
-    assert re.fullmatch(r"audit: acknowledged g: failing, waits for its next attempt \d+\.\d{3} s", outcome)
-    assert re.search(r"g: dead letter \d+\.\d{3} s", by_offset[stage.died[0]][1])
+    assert re.fullmatch(r"audit: acknowledged g: failing, waits for its next attempt", outcome)
+    assert "g: dead letter" in by_offset[stage.died[0]][1]
     assert EVIL not in html
     letters = page(admin_client, f"{LISTS}message/?topic=t_dlq")
     assert all(text.startswith("dead letter of g: no way") for text in cells(letters, "outcomes"))
@@ -88,29 +87,6 @@ def test_scheduled_messages_are_listed_with_their_payload_and_when_they_are_due(
     assert "2031-05-06 07:08:09 UTC" in row
     assert "&lt;script&gt;" in row
     assert row.endswith(" k i for mail alone")
-
-
-def test_the_last_delivery_of_each_is_the_one_whose_seconds_are_shown(
-    stage: Stage, admin_client: Client, monkeypatch: Any
-) -> None:
-    began = datetime.now(timezone.utc)
-    for number, seconds in enumerate((1.5, 2.5)):
-        Receipt.objects.create(
-            consumer_group="audit",
-            topic="t",
-            partition=0,
-            message_offset=stage.good[0],
-            outcome="acked",
-            attempts=number,
-            started_at=began,
-            finished_at=began + timedelta(seconds=seconds),
-            worker="w",
-            serial=number,
-        )
-    for most in (2_000, 1):
-        monkeypatch.setattr("sqlqueue.admin.cells.MOST_RECEIPTS_READ", most)
-        html = page(admin_client, f"{LISTS}message/?offset={stage.good[0]}")
-        assert cells(html, "outcomes") == ["audit: acknowledged 2.500 s g: acknowledged"]
 
 
 def test_the_number_of_statements_does_not_grow_with_the_rows(stage: Stage, admin_client: Client) -> None:
