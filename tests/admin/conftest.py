@@ -1,6 +1,7 @@
-"""Users who may do one thing each."""
+"""Users who may do one thing each, and what they look at."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -22,3 +23,11 @@ def staff(db: None) -> Callable[..., Client]:
         return client
 
     return logged_in
+
+
+@pytest.fixture
+def stage(consuming: Any) -> Any:
+    """A topic with messages that were read, fail, and died."""
+    from tests.admin.stage import Stage
+
+    return Stage(consuming)

@@ -8,7 +8,6 @@ from django.test import Client
 
 from sqlqueue.models import ConsumerGroup, Message, Topic
 from tests.admin.stage import Stage
-from tests.consuming import Consuming
 
 pytestmark = [pytest.mark.once, pytest.mark.django_db]
 
@@ -47,11 +46,6 @@ LOOKUPS = (
     ("__isnull", "x"),
     ("__foo", "x"),
 )
-
-
-@pytest.fixture
-def stage(consuming: Consuming) -> Stage:
-    return Stage(consuming)
 
 
 def refused(client: Client, addresses: list[str]) -> list[str]:

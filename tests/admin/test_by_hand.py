@@ -22,16 +22,10 @@ from sqlqueue.operations.requests import carry_out
 from sqlqueue.operations.reschedule_requests import WaitingDeliveries, request_rescheduling
 from tests.admin.operating import operate, operation
 from tests.admin.stage import EVIL, Stage
-from tests.consuming import Consuming
 from tests.logs import LOG
 from tests.transactions import OpenTransaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def stage(consuming: Consuming) -> Stage:
-    return Stage(consuming)
 
 
 def group(name: str = "g") -> ConsumerGroup:

@@ -16,7 +16,7 @@ from sqlqueue.models import Message, Request, Topic
 from sqlqueue.models.request import CANCELLED, NEW
 from sqlqueue.operations.requests import carry_out
 from sqlqueue.stats import dead_letters
-from tests.admin.operating import operation
+from tests.admin.operating import offsets, operation, through
 from tests.admin.stage import EVIL, Stage
 from tests.consuming import Consuming
 from tests.factories import DeadLetterFactory, TopicFactory
@@ -29,19 +29,10 @@ FAILURES, DEAD_LETTERS = "admin:sqlqueue_deadletter_changelist", "admin:sqlqueue
 ALL = {"topic": "t", "group": "g", "fingerprint": FINGERPRINT, "all": "1"}
 
 
-@pytest.fixture
-def stage(consuming: Consuming) -> Stage:
-    return Stage(consuming)
-
-
 def get(client: Client, name: str, **wanted: object) -> str:
     response = client.get(reverse(name), wanted)
     assert response.status_code == 200
     return response.content.decode()
-
-
-def offsets(html: str) -> list[int]:
-    return [int(offset) for offset in re.findall(r'name="_selected_action" value="(\d+)"', html)]
 
 
 def action_url(name: str) -> str:
@@ -138,14 +129,8 @@ def test_the_dead_letters_of_one_failure(admin_client: Client, stage: Stage) -> 
 
 def test_the_dead_letters_are_paged(admin_client: Client, consuming: Consuming) -> None:
     dead = Stage(consuming, dead=120).dead_letters
-    html, pages = get(admin_client, DEAD_LETTERS, topic="t"), []
-    while True:
-        pages.append(offsets(html))
-        older = re.search(r'href="(\?[^"]*)" rel="next"', html)
-        if older is None:
-            break
-        html = admin_client.get(reverse(DEAD_LETTERS) + older[1].replace("&amp;", "&")).content.decode()
-    assert [offset for page in pages for offset in page] == dead[::-1]
+    pages = through(admin_client, reverse(DEAD_LETTERS) + "?topic=t")
+    assert [offset for page in pages for offset in offsets(page)] == dead[::-1]
 
 
 def test_a_whole_fingerprint_is_replayed_after_a_trial(admin_client: Client, stage: Stage) -> None:

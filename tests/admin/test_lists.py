@@ -17,6 +17,7 @@ from sqlqueue.models import (
     Receipt,
     ScheduledMessage,
 )
+from tests.admin import operating
 from tests.admin.test_overview import page, words
 from tests.factories import (
     BlockedRangeFactory,
@@ -51,19 +52,9 @@ def rows(html: str) -> list[str]:
     return [] if body is None else [words(row) for row in re.findall(r"<tr>.*?</tr>", body[1], re.DOTALL)]
 
 
-def next_page(html: str) -> str | None:
-    found = re.search(r'href="([^"]*)" rel="next"', html)
-    return found and found[1].replace("&amp;", "&")
-
-
 def through(client: Client, model: str) -> list[list[str]]:
     """Return the rows of every page of a list."""
-    pages, address = [], ""
-    while address is not None:
-        html = page(client, f"/admin/sqlqueue/{model}/{address}")
-        pages.append(rows(html))
-        address = next_page(html)
-    return pages
+    return [rows(html) for html in operating.through(client, f"/admin/sqlqueue/{model}/")]
 
 
 def test_refused_messages_come_first_with_their_refusal_then_what_is_due_first(admin_client: Client) -> None:

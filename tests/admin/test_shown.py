@@ -22,11 +22,6 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 LISTS = "/admin/sqlqueue/"
 
 
-@pytest.fixture
-def stage(consuming: Consuming) -> Stage:
-    return Stage(consuming)
-
-
 def cells(html: str, name: str) -> list[str]:
     """Return the text of a list's column."""
     found = re.findall(rf'<t[dh][^>]* class="field-{name}[^"]*">(.*?)</t[dh]>', html, re.DOTALL)

@@ -21,6 +21,7 @@ from sqlqueue.contrib.people.admin import operations, work_items
 from sqlqueue.contrib.people.models import WorkItem, WorkItemEvent
 from sqlqueue.models import Message
 from tests.admin.test_overview import page, words
+from tests.contrib.people import test_work
 
 pytestmark = pytest.mark.django_db(transaction=True)
 MINE = "/admin/sqlqueue_people/mywork/"
@@ -86,20 +87,8 @@ def _options(settings: Any, declared: Any) -> None:
 
 
 def item_of(topic: str = "plain", **values: Any) -> WorkItem:
-    given = {
-        "topic": topic,
-        "partition_key": "ann",
-        "message_id": "r-1",
-        "message_offset": WorkItem.objects.count() + 1,
-        "consumer_group": "people",
-        "fencing_token": 1,
-        "attempts": 1,
-        "payload": {"number": "r-1", "amount": 700},
-        "published_at": timezone.now(),
-        "reason": "over <500>",
-        **values,
-    }
-    return WorkItem.objects.get(pk=WorkItem.objects.create(**given).pk)
+    given = {"message_offset": WorkItem.objects.count() + 1, "payload": {"number": "r-1", "amount": 700}}
+    return test_work.item_of(topic, **{**given, "reason": "over <500>", **values})
 
 
 def url(item: WorkItem) -> str:
