@@ -87,17 +87,6 @@ class SetOptions(Override):
         return Done(self.changes or _("It is as the settings say."), self.rows)
 
 
-class FollowSettings(SetOptions):
-    """Take every override of a topic back."""
-
-    name, label = "follow-settings", _("Follow the settings again")
-    asks = False
-
-    def fits(self) -> bool:
-        """Tell whether there is an override."""
-        return bool(self.rows[0].overridden)
-
-
 class Purge(Operation):
     """Delete a topic's messages before their retention is over."""
 
@@ -194,4 +183,4 @@ class Purge(Operation):
         return Done(text, self.rows)
 
 
-TOPIC_OPERATIONS = (Pause, Resume, SetOptions, FollowSettings, Purge)
+TOPIC_OPERATIONS = (Pause, Resume, SetOptions, Purge)

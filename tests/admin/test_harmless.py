@@ -1,5 +1,5 @@
-"""What publishers, handlers and processes have written, on every page: nothing of it is obeyed or hidden by a
-browser."""
+"""What publishers, handlers and processes have written, on every page: nothing of it is markup, or is obeyed or hidden
+by a browser."""
 
 import json
 import re
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 # Of these there is none on any page. What hides, and translations have as well, is escaped where such texts belong.
 ODD = "\u202e\u2066\u0085\u009b\x1b"  # turn the direction, a line's end, and what terminals obey
-TEXT = f"pay {ODD} exe.txt"
+TEXT = f"<b>pay {ODD} exe.txt"
 SITE = "/admin/sqlqueue/"
 PEOPLE = "/admin/sqlqueue_people/"
 SENT_BACK = re.compile(r'<(?:input|option)\b[^>]*\bvalue="[^"]*"[^>]*>')
@@ -113,8 +113,8 @@ def orders(rows: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "deadletter/operation/replay/", chosen
     yield "deadletter/operation/discard/", {"topic": TEXT, "_selected_action": [letter]}
     yield "scheduledmessage/operation/take-back/", {"_selected_action": [rows["ScheduledMessage"].pk]}
-    yield f"scheduledmessage/{rows['ScheduledMessage'].pk}/change/", {"topic": TEXT, "headers": "no"}
-    yield f"{PEOPLE}workitem/{rows['WorkItem'].pk}/change/", {"deed": "assign", "version": "1", "user": TEXT}
+    yield f"scheduledmessage/{rows['ScheduledMessage'].pk}/operation/correct/", {"topic": TEXT, "headers": "no"}
+    yield f"{PEOPLE}workitem/{rows['WorkItem'].pk}/operation/assign/?version=1", {"user": TEXT}
     schedule = quote(quoted(rows["PeriodicSchedule"].pk))
     yield from ((f"periodicschedule/{schedule}/operation/{one}/", {}) for one in ("run", "resume", "pause"))
     yield f"{list_of(rows['Batch'])}{quote(quoted(rows['Batch'].pk))}/operation/retry/", {}
@@ -135,9 +135,10 @@ def test_no_page_and_no_list_shows_what_a_browser_obeys_or_hides(admin_client: C
         else:
             answer = admin_client.post(address_of(address), sent, follow=True)
         html = answer.content.decode()
+        assert "<b>pay" not in html, address
         if answer.status_code != 200 or (where := odd(html)):
             found[address] = (answer.status_code, [] if answer.status_code != 200 else where[:3])
-        escaped += r"\u202e" in html
+        escaped += r"&lt;b&gt;pay \u202e" in html
     assert not found, "\n".join(f"{address}: {said}" for address, said in found.items())
     assert escaped > len(rows)
 
@@ -147,7 +148,7 @@ def test_the_first_page_of_the_site_names_a_batch_that_was_changed_without_them(
 ) -> None:
     admin_client.post(f"{list_of(rows['Batch'])}{quote(quoted(rows['Batch'].pk))}/operation/cancel/")
     html = page(admin_client, "/admin/")
-    assert (r"pay \u202e" in html, odd(html)) == (True, [])
+    assert (r"&lt;b&gt;pay \u202e" in html, odd(html)) == (True, [])
 
 
 def test_what_hides_is_escaped_where_handlers_and_processes_have_written(
