@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.html import escape
 
 from sqlqueue import publish
-from sqlqueue.admin import group_operations, topic_operations
+from sqlqueue.admin import group_operations, topics
 from sqlqueue.log import collect
 from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Request
 from sqlqueue.models.request import CANCELLED
@@ -112,7 +112,7 @@ class TestPurging:
         assert "Give either an offset or a time." in both
 
     def test_leaves_the_rest_to_the_consumers(self, admin_client: Client, stage: Stage, monkeypatch: Any) -> None:
-        monkeypatch.setattr(topic_operations, "DELETED_AT_ONCE", 2)
+        monkeypatch.setattr(topics, "DELETED_AT_ONCE", 2)
         monkeypatch.setattr(collect, "BATCH", 3)
         done = operate(admin_client, self.address(), unsettled="on", through="").content.decode()
         assert "deleted at once: 6." in done
@@ -220,7 +220,7 @@ def test_publishing_goes_on_after_all_of_it(admin_client: Client, stage: Stage) 
 def test_no_request_waits_long_for_a_transaction_that_publishes(
     admin_client: Client, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (topic_operations, group_operations):
+    for module in (topics, group_operations):
         assert module.LOCK_TIMEOUT < 5
         monkeypatch.setattr(module, "LOCK_TIMEOUT", 0.3)
     purge = operation("topic", "purge", "t")

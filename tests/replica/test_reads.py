@@ -18,7 +18,7 @@ from sqlqueue import Delivery, publish
 from sqlqueue.admin.pages import CHANGED, OWN_CHANGE_SEEN
 from sqlqueue.checks import TAG
 from sqlqueue.conf import settings as queue_settings
-from sqlqueue.database.log import Log
+from sqlqueue.database.log import Log, reading_log
 from sqlqueue.database.router import Router
 from sqlqueue.exceptions import HorizonUnknown
 from sqlqueue.log.groups import register
@@ -239,5 +239,5 @@ def test_the_router_writes_and_migrates_nothing_there(catch_up: CatchUp) -> None
 @pytest.mark.once
 def test_the_same_alias_as_the_queues_own_is_no_replica(settings: Settings) -> None:
     settings.SQLQUEUE = {"READ_ALIAS": "default"}
-    assert queue_settings.reading_alias == "default"
+    assert reading_log(LOG) is LOG
     assert not queue_settings.is_replica("default")
