@@ -15,8 +15,8 @@ from sqlqueue.admin.pages import page_url
 from sqlqueue.models import ConsumerGroup, SubscriberHeartbeat
 from sqlqueue.operations.topics import pause, resume
 from sqlqueue.stats.attention import findings_of_group
-from sqlqueue.stats.partitions import PartitionStats, partition_stats
-from sqlqueue.stats.survey import survey
+from sqlqueue.stats.partitions import PartitionSurvey
+from sqlqueue.stats.survey import survey_with_partitions
 
 MOST_PARTITIONS = 500  # shown on a page
 
@@ -39,11 +39,9 @@ class ConsumerGroupAdmin(OperatedAdmin):
     def page(self, request: HttpRequest, row: Any) -> tuple[object, Mapping[str, Any]]:
         """Return the title, and the group's stats and partitions."""
         group, log = row, self.log
-        stats = survey(log, group.topic, group.consumer_group)
+        stats, partitions = survey_with_partitions(log, group.topic, group.consumer_group)
         rows = OverviewRows(request, log, stats)
         seen = stats.group(group.topic, group.consumer_group)
-        resting = () if seen is None else (seen.outside_hours, seen.working_for)
-        partitions = partition_stats(log, group.topic, group.consumer_group, *resting)
         subscribers = SubscriberHeartbeat.objects.using(log.alias).alive()
         return group, {
             "group": rows.group(seen) if seen else None,
@@ -56,5 +54,5 @@ class ConsumerGroupAdmin(OperatedAdmin):
         }
 
 
-def _page_of_oldest(request: HttpRequest, one: PartitionStats) -> str:
+def _page_of_oldest(request: HttpRequest, one: PartitionSurvey) -> str:
     return "" if one.oldest is None else page_url(request, "message", "change", one.oldest)

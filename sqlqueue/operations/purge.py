@@ -24,8 +24,8 @@ from sqlqueue.log.status import unacked_streams
 from sqlqueue.models import BlockedRange, ConsumerGroup, Topic
 from sqlqueue.operations.move import HORIZON_TIMEOUT, settle_below
 from sqlqueue.operations.replay_requests import fail_trials
-from sqlqueue.stats.counting import Range
-from sqlqueue.stats.rewind_preview import count_ranges, positions_of
+from sqlqueue.stats.counting import Range, count
+from sqlqueue.stats.rewind_preview import positions_of
 
 # By group: delivery states that are not settled at or below the position, less those acked above it. Index: the
 # states' unique key, by the topic; the offsets' unique key.
@@ -73,14 +73,13 @@ def preview(log: Log, topic: str, through: int | None = None) -> PurgePreview:
         each = positions_of(log, topic, name).each(topic, partitions, options.priorities)
         parts[name] = [empty._replace(low=min(to, position), high=to) for empty, position in each]
     distinct = {one: name for name, some in reversed(parts.items()) for one in some}
-    figures, estimated = count_ranges(log, [one._replace(part_of=name) for one, name in distinct.items()])
-    counts = dict(zip(distinct, figures))
-    unread = {name: sum(counts[one] for one in some) for name, some in parts.items()}
+    counts = dict(zip(distinct, count(log, [one._replace(part_of=name) for one, name in distinct.items()])))
+    unread = {name: sum(counts[one].messages for one in some) for name, some in parts.items()}
     remembered = {group: int(rows or 0) for group, rows in log.execute(REMEMBERED, (topic, to)).fetchall()}
     ranges = BlockedRange.objects.using(log.alias).filter(topic=topic, low__lt=to)
     behind = dict(ranges.values_list("consumer_group").annotate(Sum("messages")))
     unsettled = {name: max(0, unread[name] + remembered.get(name, 0) + max(0, behind.get(name, 0))) for name in names}
-    return PurgePreview(to, unread[""], unsettled, estimated or bool(behind))
+    return PurgePreview(to, unread[""], unsettled, any(one.estimated for one in counts.values()) or bool(behind))
 
 
 def purge(

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from random import Random
-from types import MappingProxyType
 from typing import NamedTuple
 
 from sqlqueue.database.log import Log
@@ -14,11 +13,11 @@ from sqlqueue.stats import sampling
 
 # Index of both: (topic, partition, priority, offset).
 FIRST = """
-    SELECT %s, COUNT(*), MAX("offset") FROM
+    SELECT %s, COUNT(*), MIN("offset"), MAX("offset") FROM
     (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {ascending} LIMIT %s) AS some
 """
 LAST = """
-    SELECT %s, COUNT(*), MAX("offset") FROM
+    SELECT %s, COUNT(*), MIN("offset"), MAX("offset") FROM
     (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {descending} LIMIT %s) AS some
 """
 
@@ -50,39 +49,36 @@ class Range(NamedTuple):
 
 
 class Count(NamedTuple):
-    """How many messages a range has, and whether that is an estimate."""
+    """How many messages a range has, whether that is an estimate, and the first one's offset, 0 without any."""
 
     messages: int
     estimated: bool
+    first: int
 
 
-NONE = Count(0, False)
-NOTHING: Mapping[tuple[str, str], int] = MappingProxyType({})
-
-
-def count(log: Log, ranges: Sequence[Range], counted: Mapping[tuple[str, str], int] = NOTHING) -> list[Count]:
+def count(log: Log, ranges: Sequence[Range]) -> list[Count]:
     """Return the count of each range: exact if all of its group have no more than sampling.EXACT messages together,
     beyond that an estimate.
 
-    counted: how many messages of a group were counted before. Reads at most, of each group, which no other one takes
-    anything from, EXACT messages, or its share of EXACT_OF_ALL; and of one that is estimated LEAST_WINDOWS windows of
-    SAMPLE messages (WINDOWS for all, if these are more) in each of ROUNDS, and as many probes. The number of statements
-    grows by a few for every hundred ranges, and by 7 for each group that is estimated (25 for one alone, 13 for each of
-    two or three).
+    Reads at most, of each group, which no other one takes anything from, EXACT messages, or its share of EXACT_OF_ALL;
+    and of one that is estimated LEAST_WINDOWS windows of SAMPLE messages (WINDOWS for all, if these are more) in each
+    of ROUNDS, and as many probes. The number of statements grows by a few for every hundred ranges, and by 7 for each
+    group that is estimated (25 for one alone, 13 for each of two or three).
     """
-    messages = [0] * len(ranges)
-    rest = dict(enumerate(ranges))
-    groups = {one.group for one in ranges}
-    each = min(sampling.EXACT, sampling.EXACT_OF_ALL // max(1, len(groups)))
-    budgets = {group: each - counted.get(group, 0) for group in groups}
+    messages, firsts = [0] * len(ranges), [0] * len(ranges)
+    rest = {index: one for index, one in enumerate(ranges) if one.low < one.high}
+    budgets = {one.group: sampling.EXACT for one in ranges}
+    of_all = sampling.EXACT_OF_ALL
     # Each round gives every range of a group the same share, and the next one has what was left over. It asks for one
     # message more than the share: a range that has it is longer.
-    while shares := _shares(rest, budgets):
+    while shares := _shares(rest, budgets, of_all):
         some = [rest[index] for index in shares]
         read = _read(log, FIRST, some, *(share + 1 for share in shares.values()))
-        for (index, share), (found, upto) in zip(shares.items(), read):
+        for (index, share), (found, first, upto) in zip(shares.items(), read):
             messages[index] += found
+            firsts[index] = firsts[index] or first
             budgets[rest[index].group] -= min(found, share)
+            of_all -= min(found, share)
             if found <= share:
                 del rest[index]
             else:
@@ -94,13 +90,15 @@ def count(log: Log, ranges: Sequence[Range], counted: Mapping[tuple[str, str], i
     for indexes in together.values():
         for index, more in zip(indexes, _estimates(log, [rest[index] for index in indexes], windows)):
             messages[index] += more
-    return [Count(found, index in rest) for index, found in enumerate(messages)]
+    return [Count(found, index in rest, firsts[index]) for index, found in enumerate(messages)]
 
 
-def _shares(rest: Mapping[int, Range], budgets: Mapping[tuple[str, str], int]) -> dict[int, int]:
-    """Return how many messages of each range are counted next, without those of groups whose budget is used up."""
+def _shares(rest: Mapping[int, Range], budgets: Mapping[tuple[str, str], int], of_all: int) -> dict[int, int]:
+    """Return how many messages of each range are counted next, without those of groups whose budget is used up. of_all:
+    how many may still be counted of all groups."""
     number = Counter(one.group for one in rest.values())
-    shares = {index: budgets[one.group] // number[one.group] for index, one in rest.items()}
+    each = of_all // max(1, len(number))
+    shares = {index: min(budgets[one.group], each) // number[one.group] for index, one in rest.items()}
     return {index: share for index, share in shares.items() if share > 0}
 
 
@@ -120,14 +118,14 @@ def _estimates(log: Log, ranges: Sequence[Range], number: int) -> list[int]:
     each = max(number // len(ranges), 2)
     windows = [
         (index, window)
-        for index, (one, (_, last)) in enumerate(zip(ranges, ends))
+        for index, (one, (_, _, last)) in enumerate(zip(ranges, ends))
         for window in one._replace(high=max(one.low, last)).divided(each)
     ]
     totals = [0.0] * len(ranges)
     unseen: list[Unseen] = []
     for left in reversed(range(sampling.ROUNDS)):
         found = _read(log, FIRST, [window for _, window in windows], sampling.SAMPLE)
-        for (index, window), (messages, upto) in zip(windows, found):
+        for (index, window), (messages, _, upto) in zip(windows, found):
             totals[index] += messages
             if messages == sampling.SAMPLE and upto < window.high:
                 more = messages / (upto - window.low) * (window.high - upto)
@@ -164,14 +162,14 @@ def _probed(log: Log, unseen: Sequence[Unseen], number: int) -> Iterator[tuple[i
             at += each
     most = sampling.MOST_PROBED * sampling.SAMPLE
     found = _read(log, FIRST, [part for _, part in probes], most)
-    for (index, _), (messages, _), wanted in zip(probes, found, expected):
+    for (index, _), (messages, _, _), wanted in zip(probes, found, expected):
         yield index, each * messages / wanted
 
 
-def _read(log: Log, text: str, ranges: Sequence[Range], *most: int) -> list[tuple[int, int]]:
-    """Return how many messages each range has, up to so many (of each, or of all), and the last offset of those, 0
-    without any."""
+def _read(log: Log, text: str, ranges: Sequence[Range], *most: int) -> list[tuple[int, int, int]]:
+    """Return how many messages each range has, up to so many (of each, or of all), and the first and the last offset of
+    those, 0 without any."""
     bounds = log.dialect.range_values
     items = {index: (*bounds(*one[:5]), most[index % len(most)]) for index, one in enumerate(ranges)}
-    found = {index: (int(messages), int(upto or 0)) for index, (messages, upto) in sampling.each(log, text, items)}
-    return [found.get(index, (0, 0)) for index in items]
+    found = {index: tuple(int(value or 0) for value in row) for index, row in sampling.each(log, text, items)}
+    return [found.get(index, (0, 0, 0)) for index in items]  # type: ignore[misc]

@@ -1,8 +1,8 @@
-"""Reads of each group and topic what is stored beside the positions: whether it is paused, and its delivery states."""
+"""What a survey says of a group, and what operators and consumers have set of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -12,27 +12,8 @@ from django.utils.translation import gettext as _
 from sqlqueue.core.flow import Flow, in_effect
 from sqlqueue.database.log import Log
 from sqlqueue.models import ConsumerGroup, LimitShare
-from sqlqueue.stats import sampling
 from sqlqueue.stats.stuck import Stuck
 from sqlqueue.stats.throughput import NO_RATE, Rate
-
-# Counts of a group's delivery states. Index: the states' unique key; the offsets' unique key.
-STATES = """
-    SELECT %s, COUNT(*), SUM(CASE WHEN s.acked = {false} AND s.in_flight <> 0 THEN 1 ELSE 0 END),
-    SUM(CASE WHEN s.acked = {false} AND s.in_flight = 0 AND s.retry_count > 0 THEN 1 ELSE 0 END),
-    SUM(CASE WHEN s.acked = {false} AND s.in_flight = 0 AND s.retry_count <= 0 THEN 1 ELSE 0 END),
-    SUM(CASE WHEN s.acked = {false} AND s.message_offset <= o.position THEN 1
-    WHEN s.acked = {true} AND s.message_offset > o.position THEN -1 ELSE 0 END)
-    FROM (SELECT "partition", priority, message_offset, acked, in_flight, retry_count FROM sqlqueue_delivery_state
-    WHERE topic = %s AND consumer_group = %s LIMIT %s) AS s
-    JOIN sqlqueue_offset o ON o.topic = %s AND o.consumer_group = %s AND o."partition" = s."partition"
-    AND o.priority = s.priority
-"""
-# How many messages the ranges of a group hold; reads at most so many ranges. Index: the ranges' unique key.
-BLOCKED = """
-    SELECT %s, COALESCE(SUM(messages), 0) FROM (SELECT messages FROM sqlqueue_blocked_range
-    WHERE topic = %s AND consumer_group = %s LIMIT %s) AS waiting
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +123,3 @@ def limited_groups(log: Log, groups: Mapping[tuple[str, str], StoredGroup]) -> s
         return limited
     held_back = LimitShare.objects.using(log.alias).alive().filter(held_back=True)
     return limited.intersection(held_back.values_list("topic", "consumer_group"))
-
-
-def states_of(log: Log, groups: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, ...]]:
-    """Return, by group, how many delivery states were counted, how many are in flight, fail and wait, and by how
-    many messages they change the backlog above the position."""
-    most = sampling.MOST_ROWS + 1
-    found = sampling.each(log, STATES, {group: (*group, most, *group) for group in groups})
-    return {group: tuple(int(count or 0) for count in counts) for group, counts in found}
-
-
-def blocked_in_groups(log: Log, groups: Sequence[tuple[str, str]]) -> dict[tuple[str, str], int]:
-    """Return how many messages lie in the blocked ranges of each (topic, group): an estimate."""
-    found = sampling.each(log, BLOCKED, {group: (*group, sampling.MOST_ROWS) for group in groups})
-    return {group: int(count) for group, (count,) in found}

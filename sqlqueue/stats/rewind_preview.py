@@ -10,7 +10,7 @@ from sqlqueue.database.horizon import highest_offset
 from sqlqueue.database.log import Log
 from sqlqueue.log import layouts
 from sqlqueue.models import ConsumerGroup, Offset, Topic
-from sqlqueue.stats.counting import NONE, Range, count
+from sqlqueue.stats.counting import Range, count
 
 
 class RewindPreview(NamedTuple):
@@ -54,11 +54,12 @@ def count_above(
         between.append(empty._replace(low=min(offset, position), high=max(offset, position), part_of="between"))
         beyond.append(empty._replace(low=max(offset, position), high=max(offset, position, highest)))
         read.append(position > offset)
-    counts, estimated = count_ranges(log, [*between, *beyond])
+    counts = count(log, [*between, *beyond])
     inside, after = counts[: len(between)], counts[len(between) :]
-    again = sum(count for count, was_read in zip(inside, read) if was_read)
-    skipped = sum(inside) - again
-    return RewindPreview(again + sum(after), again, skipped, estimated)
+    again = sum(each.messages for each, was_read in zip(inside, read) if was_read)
+    skipped = sum(each.messages for each in inside) - again
+    above = again + sum(each.messages for each in after)
+    return RewindPreview(above, again, skipped, any(each.estimated for each in counts))
 
 
 def positions_of(log: Log, topic: str, group: str) -> Positions:
@@ -68,11 +69,3 @@ def positions_of(log: Log, topic: str, group: str) -> Positions:
     rows = Offset.objects.using(log.alias).filter(topic=topic, consumer_group=group)
     found = rows.values_list("partition", "priority", "position")
     return Positions({(p, q): position for p, q, position in found}, start)
-
-
-def count_ranges(log: Log, ranges: list[Range]) -> tuple[list[int], bool]:
-    """Return how many messages each range has, and whether any of these counts is an estimate."""
-    filled = [one for one in ranges if one.low < one.high]
-    counts = dict(zip(filled, count(log, filled)))
-    found = [counts.get(one, NONE) for one in ranges]
-    return [one.messages for one in found], any(one.estimated for one in found)

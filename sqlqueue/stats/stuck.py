@@ -7,7 +7,7 @@ messages delivered beyond the horizon (`held`).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -19,8 +19,7 @@ from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
 from sqlqueue.database.log import Log
 from sqlqueue.models import DeliveryState
 from sqlqueue.stats import sampling
-from sqlqueue.stats.backlogs import Backlog
-from sqlqueue.stats.positions import StoredPartition
+from sqlqueue.stats.partitions import Backlog, StoredPartition
 from sqlqueue.stats.processes import STANDS_STILL, Work
 
 KEY = ("topic", "consumer_group", "partition", "priority", "message_offset")  # of a delivery state
@@ -30,11 +29,6 @@ NEARLY = 0.9  # what is read and waits behind its key is beyond the claim, and n
 WAITING = """
     SELECT %s, COUNT(*) FROM (SELECT message_offset FROM sqlqueue_delivery_state WHERE topic = %s
     AND consumer_group = %s AND "partition" = %s AND priority = %s AND acked = {false} LIMIT %s) AS waiting
-"""
-# How many messages stand between a position and a claim, up to a limit? Index: (topic, partition, priority, offset).
-CLAIMED = """
-    SELECT %s, COUNT(*) FROM
-    (SELECT "offset" FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {ascending} LIMIT %s) AS claimed
 """
 HELD_BACK = 300.0  # seconds for which a failing message may hold the watermark before the partition is stuck
 
@@ -56,19 +50,23 @@ class Stuck:
 
 
 def limits_reached(
-    log: Log, failing: Iterable[StoredPartition], backlogs: dict[StoredPartition, Backlog], horizon: int | None
+    log: Log, failing: Sequence[StoredPartition], backlogs: Mapping[StoredPartition, Backlog], horizon: int | None
 ) -> dict[StoredPartition, str]:
     """Return which partitions have reached a limit, so that nothing new is read there: "full" or "held".
 
     failing: partitions in which many messages may wait; horizon: the highest that a consumer knows, None without one.
     """
-    beyond = [
+    held = [
         stored
         for stored, backlog in backlogs.items()
-        if horizon is not None and backlog.first > horizon and backlog.last > stored.claimed
+        if horizon is not None
+        and backlog.first > horizon
+        and backlog.messages > backlog.claimed >= NEARLY * budget.WINDOW_LIMIT
     ]
-    full = _full(log, [stored for stored in failing if stored in backlogs])
-    return {**dict.fromkeys(_held(log, beyond), "held"), **dict.fromkeys(full, "full")}
+    most = budget.HEADS_LIMIT
+    items = {one: (one.topic, one.group, one.partition, one.priority, most) for one in failing}
+    full = [stored for stored, (count,) in sampling.each(log, WAITING, items) if count >= most]
+    return {**dict.fromkeys(held, "held"), **dict.fromkeys(full, "full")}
 
 
 def dispatched(log: Log, first: dict[StoredPartition, tuple[int, float]]) -> set[StoredPartition]:
@@ -124,21 +122,3 @@ def may_be_full(states: int, counted: int) -> bool:
     """Tell whether so many delivery states of a group, of which at most `counted` were counted, may fill a
     partition."""
     return states >= min(counted, budget.HEADS_LIMIT)
-
-
-def _full(log: Log, partitions: Sequence[StoredPartition]) -> set[StoredPartition]:
-    """Return those in which so many messages wait by their own outcome that nothing new is read."""
-    most = budget.HEADS_LIMIT
-    items = {one: (one.topic, one.group, one.partition, one.priority, most) for one in partitions}
-    return {stored for stored, (count,) in sampling.each(log, WAITING, items) if count >= most}
-
-
-def _held(log: Log, partitions: Sequence[StoredPartition]) -> set[StoredPartition]:
-    """Return those of which so many messages have been delivered beyond the position that nothing new is read."""
-    most, bounds = budget.WINDOW_LIMIT, log.dialect.range_values
-    items = {
-        one: (*bounds(one.topic, one.partition, one.priority, one.position, one.claimed), most)
-        for one in partitions
-        if one.claimed - one.position >= NEARLY * most
-    }
-    return {stored for stored, (count,) in sampling.each(log, CLAIMED, items) if count >= NEARLY * most}

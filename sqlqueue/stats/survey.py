@@ -7,7 +7,7 @@ is bounded: its backlog is counted up to EXACT messages, beyond that estimated f
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -24,16 +24,28 @@ from sqlqueue.database.write_probe import Writing
 from sqlqueue.log import layouts
 from sqlqueue.models import PublishGate, dead_letter_topic
 from sqlqueue.stats import sampling
-from sqlqueue.stats.backlogs import backlogs_of
 from sqlqueue.stats.changes import changes
-from sqlqueue.stats.groups import GroupSurvey, blocked_in_groups, limited_groups, states_of, stored_groups
+from sqlqueue.stats.groups import GroupSurvey, limited_groups, stored_groups
 from sqlqueue.stats.horizon_lag import horizon_lag, probed
-from sqlqueue.stats.positions import StoredPartition, all_partitions, first_unacked, partitions_of
+from sqlqueue.stats.partitions import (
+    Backlog,
+    PartitionSurvey,
+    States,
+    StoredPartition,
+    all_partitions,
+    backlogs_of,
+    blocked_in,
+    first_unacked,
+    partitions_of,
+    states_of,
+)
 from sqlqueue.stats.processes import Death, Late, late_ones
 from sqlqueue.stats.processes import processes as read_processes
-from sqlqueue.stats.stuck import dispatched, limits_reached, may_be_full, stuck_partitions
-from sqlqueue.stats.throughput import NO_RATE, Rate, rates
+from sqlqueue.stats.stuck import Stuck, dispatched, limits_reached, may_be_full, stuck_partitions
+from sqlqueue.stats.throughput import NO_RATE, rates
 from sqlqueue.stats.topics import TopicSurvey, dead_letters_in, scheduled_in, topics_of, with_messages
+
+NO_STATES = States()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +87,20 @@ class Reads:
 
     def __init__(self, log: Log, only: str, only_group: str):
         self.highest = highest_offset(log)
-        self.partitions = partitions_of(log, only, only_group) if only else all_partitions(log)
-        self.first = first_unacked(log, self.partitions)
-        self.backlogs = backlogs_of(log, [stored for stored in self.partitions if stored in self.first])
+        self.partitions: dict[tuple[str, str], list[StoredPartition]] = defaultdict(list)
+        partitions = partitions_of(log, only, only_group) if only else all_partitions(log)
+        for stored in partitions:
+            self.partitions[stored.topic, stored.group].append(stored)
+        self.first = first_unacked(log, partitions)
+        self.backlogs = backlogs_of(log, list(self.first), self.highest)
         self.topics = topics_of(log, only)
+        self.paused = {topic.name for topic in self.topics if topic.paused}
         self.processes = read_processes(log)
         alive = self.processes.alive
         self.horizon = probed(log, self.processes.horizon, self.highest) if alive else self.processes.horizon
         self.groups = stored_groups(log, only, only_group)
         self.states = states_of(log, list(self.groups))
-        self.blocked = blocked_in_groups(log, list(self.groups))
+        self.blocked = blocked_in(log, list(self.groups))
         names = [topic.name for topic in self.topics]
         # By dead-letter topic and group; and of all groups.
         self.dead_letters = dead_letters_in(log, [name for name in names if name.endswith(DEAD_LETTER_SUFFIX)])
@@ -95,32 +111,91 @@ class Reads:
         self.scheduled, self.refused = scheduled_in(log, False), scheduled_in(log, True)
         altered = [topic.name for topic in self.topics if topic.altered]  # type: ignore[attr-defined]
         self.epochs = {name: layouts.epochs(log, name) for name in altered}
-        self.limits = limits_reached(log, self._failing(), self.backlogs, self.horizon if alive else None)
+        failing = [one for one in self.first if may_be_full(self.rows(one.topic, one.group), sampling.MOST_ROWS)]
+        self.limits = limits_reached(log, failing, self.backlogs, self.horizon if alive else None)
         self.limited = limited_groups(log, self.groups)
         self.in_flight = dispatched(log, self.first)  # the partitions whose oldest message is dispatched
         self.counts = {} if only_group else _effects_of(log, names)
         self.changes = changes(log, self.topics)
+        self.taken_at = database_time(log)
+        self.rates = rates(log, self.taken_at)
 
-    def _failing(self) -> list[StoredPartition]:
-        """Return the partitions in which many messages may wait for a retry."""
-        rows = {group: counts[0] for group, counts in self.states.items()}
-        return [one for one in self.first if may_be_full(rows.get((one.topic, one.group), 0), sampling.MOST_ROWS)]
+    def rows(self, topic: str, group: str) -> int:
+        """Return how many delivery states of a group were counted."""
+        streams = (stored[:4] for stored in self.partitions[topic, group])
+        return sum(self.states[stream].rows for stream in streams if stream in self.states)
+
+    def stuck(self, group_topic: tuple[str, str]) -> list[Stuck]:
+        """Return the partitions of a group whose watermark stands still, although it is to move."""
+        known, now = self.groups[group_topic], clock.moment(self.taken_at)
+        if known.outside_hours(now):
+            return []
+        behind = [stored for stored in self.partitions[group_topic] if stored in self.first]
+        of_first = (self.first, self.limits, self.in_flight, self.processes.work)
+        found = list(stuck_partitions(behind, *of_first, known.working_for(now)))
+        if group_topic in self.limited or known.budget_spent:  # it is to stand still meanwhile
+            found = [one for one in found if one.why != "standing"]
+        of_keys = (known.flow.rate_per_key, known.flow.concurrency_per_key)
+        if of_keys != (None, None) and not any(self.states.get(one[:4], NO_STATES).failing for one in behind):
+            # No message waits for a retry: the one that holds the watermark waits for a limit of its key.
+            found = [one for one in found if one.why != "failing"]
+        return found
+
+    def partition(self, stored: StoredPartition, stuck: Sequence[Stuck]) -> PartitionSurvey:
+        """Return a group's stats in a partition. stuck: those of the group that stand still."""
+        oldest, oldest_age = self.first.get(stored, (None, None))
+        backlog, states = self.backlogs.get(stored, Backlog()), self.states.get(stored[:4], NO_STATES)
+        blocked = self.blocked.get(stored[:4], 0)
+        return PartitionSurvey(
+            stored.partition,
+            stored.priority,
+            stored.position,
+            stored.watermark,
+            max(0, backlog.messages + states.difference + blocked),
+            backlog.estimated,
+            states.in_flight + backlog.claimed,
+            states.failing,
+            states.waiting + blocked,
+            oldest,
+            oldest_age,
+            stored.settled,
+            stored.holder if stored.owned else "",
+            next((one.why for one in stuck if (one.partition, one.priority) == stored[2:4]), ""),
+            stored.waits,
+        )
 
 
 def survey(log: Log, only: str = "", only_group: str = "") -> Survey:
     """Read the stats of the whole queue, or of only one topic and its groups, or of one of these. `subscribers` always
     counts all that are alive; what effects have is counted unless one group is asked for."""
+    return _survey(log, only, only_group)[0]
+
+
+def survey_with_partitions(log: Log, topic: str, group: str) -> tuple[Survey, list[PartitionSurvey]]:
+    """Read the stats of one group, and of every partition and priority of it, those that need attention first."""
+    seen, partitions = _survey(log, topic, group)
+    return seen, sorted(partitions, key=lambda one: one.order)
+
+
+def _survey(log: Log, only: str, only_group: str) -> tuple[Survey, list[PartitionSurvey]]:
     probe = None if only or in_test_case(log.connection) else write_probe.start(_primary(log))
     reads = Reads(log, only, only_group)
-    alive, highest, taken_at = reads.processes.alive, reads.highest, database_time(log)
-    lag, age = horizon_lag(log, reads.horizon, highest) if alive else (0, 0.0)
+    alive = reads.processes.alive
+    lag, age = horizon_lag(log, reads.horizon, reads.highest) if alive else (0, 0.0)
     elsewhere = set() if only else {*reads.scheduled, *reads.refused} - {topic.name for topic in reads.topics}
-    return Survey(
-        taken_at,
+    groups: list[GroupSurvey] = []
+    partitions: list[PartitionSurvey] = []
+    for group_topic in sorted(reads.groups):
+        stuck = reads.stuck(group_topic)
+        its = [reads.partition(stored, stuck) for stored in reads.partitions[group_topic]]
+        groups.append(_group_survey(reads, group_topic, its, stuck))
+        partitions += its
+    seen = Survey(
+        reads.taken_at,
         tuple(_topic_surveys(reads)),
-        tuple(_group_surveys(reads, clock.moment(taken_at), rates(log, taken_at))),
+        tuple(groups),
         alive,
-        highest,
+        reads.highest,
         lag,
         age,
         reads.processes.failing,
@@ -128,60 +203,46 @@ def survey(log: Log, only: str = "", only_group: str = "") -> Survey:
         sum(reads.scheduled[name][1] for name in elsewhere if name in reads.scheduled),
         sum(reads.refused[name][0] for name in elsewhere if name in reads.refused),
         reads.processes.deaths,
-        late_ones(reads.processes, taken_at),
+        late_ones(reads.processes, reads.taken_at),
         probe.outcome() if probe else Writing(),
         _primary(log).label,
     )
+    return seen, partitions
 
 
 def _primary(log: Log) -> Log:
     return home_log() if settings.is_replica(log.alias) else log
 
 
-def _group_surveys(reads: Reads, now: datetime, all_rates: Mapping[tuple[str, str], Rate]) -> Iterator[GroupSurvey]:
-    paused = {topic.name for topic in reads.topics if topic.paused}
-    by_group: dict[tuple[str, str], list[StoredPartition]] = defaultdict(list)
-    for stored in reads.partitions:
-        by_group[stored.topic, stored.group].append(stored)
-    for group_topic in sorted(reads.groups):
-        topic, group = group_topic
-        behind = [stored for stored in by_group[group_topic] if stored in reads.first]
-        rows, in_flight, retried, waiting, difference = reads.states.get(group_topic, (0, 0, 0, 0, 0))
-        known = reads.groups[group_topic]
-        outside_hours, working_for = known.outside_hours(now), known.working_for(now)
-        of_first = (reads.first, reads.limits, reads.in_flight, reads.processes.work)
-        standing = stuck_partitions(behind, *of_first, working_for)
-        stuck = [] if outside_hours else list(standing)
-        if group_topic in reads.limited or known.budget_spent:  # it is to stand still meanwhile
-            stuck = [one for one in stuck if one.why != "standing"]
-        if (known.flow.rate_per_key, known.flow.concurrency_per_key) != (None, None) and not retried:
-            # No message waits for a retry: the one that holds the watermark waits for a limit of its key.
-            stuck = [one for one in stuck if one.why != "failing"]
-        counted, blocked = [reads.backlogs[stored] for stored in behind], reads.blocked.get(group_topic, 0)
-        yield GroupSurvey(
-            topic,
-            group,
-            known.paused or topic in paused,
-            len({stored.partition for stored in by_group[group_topic]}),
-            max(0, sum(backlog.messages for backlog in counted) + difference + blocked),
-            any(backlog.estimated for backlog in counted) or rows > sampling.MOST_ROWS,
-            max((reads.first[stored][1] for stored in behind), default=None),
-            in_flight + sum(backlog.claimed for backlog in counted),
-            retried,
-            waiting + blocked,
-            reads.dead_letters.get((dead_letter_topic(topic), group), 0),
-            reads.all_dead_letters.get(dead_letter_topic(topic), 0) >= sampling.MOST_ROWS,
-            reads.processes.members.get(group_topic, 0),
-            len({stored.partition for stored in by_group[group_topic] if not (stored.owned or stored.waits)}),
-            tuple(stuck),
-            known.flow.active.text if known.flow.active else "",
-            outside_hours,
-            working_for,
-            group_topic in reads.limited,
-            known.budget_spent,
-            len({stored.partition for stored in by_group[group_topic] if stored.waits}),
-            all_rates.get(group_topic, NO_RATE),
-        )
+def _group_survey(
+    reads: Reads, group_topic: tuple[str, str], partitions: Sequence[PartitionSurvey], stuck: Sequence[Stuck]
+) -> GroupSurvey:
+    topic, group = group_topic
+    known, now = reads.groups[group_topic], clock.moment(reads.taken_at)
+    return GroupSurvey(
+        topic,
+        group,
+        known.paused or topic in reads.paused,
+        len({one.partition for one in partitions}),
+        sum(one.lag for one in partitions),
+        any(one.estimated for one in partitions) or reads.rows(topic, group) > sampling.MOST_ROWS,
+        max((one.oldest_age for one in partitions if one.oldest_age is not None), default=None),
+        sum(one.in_flight for one in partitions),
+        sum(one.failing for one in partitions),
+        sum(one.waiting for one in partitions),
+        reads.dead_letters.get((dead_letter_topic(topic), group), 0),
+        reads.all_dead_letters.get(dead_letter_topic(topic), 0) >= sampling.MOST_ROWS,
+        reads.processes.members.get(group_topic, 0),
+        len({one.partition for one in partitions if not (one.holder or one.waits)}),
+        tuple(stuck),
+        known.flow.active.text if known.flow.active else "",
+        known.outside_hours(now),
+        known.working_for(now),
+        group_topic in reads.limited,
+        known.budget_spent,
+        len({one.partition for one in partitions if one.waits}),
+        reads.rates.get(group_topic, NO_RATE),
+    )
 
 
 def _topic_surveys(reads: Reads) -> Iterator[TopicSurvey]:

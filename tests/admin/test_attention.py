@@ -17,8 +17,7 @@ from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.operations.topics import pause, resume
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.findings import AWAY, DEAD_LETTERS, PAUSED, REFUSED, STUCK, UNREAD, Finding, Kind
-from sqlqueue.stats.partitions import partition_stats
-from sqlqueue.stats.survey import survey
+from sqlqueue.stats.survey import survey, survey_with_partitions
 from tests.admin.test_overview import page, words
 from tests.api.asking import OPTIONS, TOKEN, bearing
 from tests.consuming import Consuming
@@ -115,14 +114,14 @@ def test_a_paused_group_is_told_with_its_backlog_and_is_neither_away_nor_stuck(t
     assert "books of orders is paused: 3 messages wait for it" in paused.text
     assert not found(AWAY)
     assert not found(STUCK)
-    assert {one.stuck for one in partition_stats(LOG, "orders", "books")} == {""}
+    assert {one.stuck for one in survey_with_partitions(LOG, "orders", "books")[1]} == {""}
     resume(LOG, "orders", "books")
     assert not found(PAUSED)
     assert found(AWAY)
-    assert "standing" in {one.stuck for one in partition_stats(LOG, "orders", "books")}
+    assert "standing" in {one.stuck for one in survey_with_partitions(LOG, "orders", "books")[1]}
     pause(LOG, "orders")
     assert found(PAUSED)
-    assert {one.stuck for one in partition_stats(LOG, "orders", "books")} == {""}
+    assert {one.stuck for one in survey_with_partitions(LOG, "orders", "books")[1]} == {""}
 
 
 def test_a_topic_without_a_group_is_told_once_it_has_messages(consuming: Consuming) -> None:

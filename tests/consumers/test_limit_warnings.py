@@ -17,7 +17,7 @@ from sqlqueue.models import DeliveryState
 from sqlqueue.monitoring.responses import health
 from sqlqueue.stats.cached import recent_survey
 from sqlqueue.stats.findings import ERROR, WARNING
-from sqlqueue.stats.partitions import partition_stats
+from sqlqueue.stats.survey import survey_with_partitions
 from tests.admin.test_overview import page, words
 from tests.consumers.test_reading import OpenPublish
 from tests.consuming import QUICK, Consuming
@@ -41,7 +41,7 @@ def told(admin_client: Client, capsys: pytest.CaptureFixture[str]) -> Any:
     """Wait until everything tells of a limit, with these words in what people read."""
 
     def tell(why: str, level: str, problem: str, state: str) -> None:
-        wait_until(lambda: [one.stuck for one in partition_stats(Log.of(ALIAS), "t", GROUP)] == [why], 20)
+        wait_until(lambda: [one.stuck for one in survey_with_partitions(Log.of(ALIAS), "t", GROUP)[1]] == [why], 20)
         recent_survey.forget()
         answer = health(detailed=True)
         assert answer.status == 503

@@ -43,9 +43,8 @@ from sqlqueue.models import (
 from sqlqueue.operations import move, replay, requests, reschedule_requests
 from sqlqueue.operations.reschedule_requests import WaitingDeliveries
 from sqlqueue.stats import sampling, throughput
-from sqlqueue.stats.partitions import partition_stats
 from sqlqueue.stats.rewind_preview import count_above
-from sqlqueue.stats.survey import survey
+from sqlqueue.stats.survey import survey, survey_with_partitions
 from tests import epochs
 from tests.database.plans import TABLES, Recorder, full_scans, plan_of
 from tests.database.statistics import left_alone, skew, states
@@ -491,7 +490,7 @@ def looks() -> None:
     survey(LOG, "t")
     with patch.object(sampling, "EXACT", 400):
         survey(LOG)
-    partition_stats(LOG, "t", "g")
+    survey_with_partitions(LOG, "t", "g")[1]
     count_above(LOG, "t", 50, group="g")
     offset_before(LOG, datetime.now(timezone.utc) - timedelta(hours=1))
     now = datetime.now(timezone.utc)

@@ -17,7 +17,7 @@ from sqlqueue.leases.subscribers import LivingSubscribers
 from sqlqueue.log import duties
 from sqlqueue.log.groups import register
 from sqlqueue.models import Duty, PartitionLease, SubscriberHeartbeat
-from sqlqueue.stats.positions import all_partitions
+from sqlqueue.stats.partitions import all_partitions
 from tests.consuming import Consuming
 from tests.factories import now
 from tests.logs import LOG

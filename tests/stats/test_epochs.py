@@ -14,10 +14,9 @@ from sqlqueue.operations.purge import preview
 from sqlqueue.stats import group_attention
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.findings import AWAY, EPOCH, Kind
-from sqlqueue.stats.partitions import partition_stats
 from sqlqueue.stats.rewind_preview import count_above
 from sqlqueue.stats.search import by_key, newest, topic_of
-from sqlqueue.stats.survey import Survey, survey
+from sqlqueue.stats.survey import Survey, survey, survey_with_partitions
 from sqlqueue.stats.tail import Tail
 from tests import epochs
 from tests.logs import LOG
@@ -63,7 +62,7 @@ def test_where_a_group_is() -> None:
 
 
 def test_its_partitions() -> None:
-    stats = partition_stats(LOG, "t", "g")
+    stats = survey_with_partitions(LOG, "t", "g")[1]
     assert {one.partition for one in stats if one.waits} == set(range(4, 10))
     assert sum(one.lag for one in stats) == 8
 

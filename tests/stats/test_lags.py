@@ -16,9 +16,8 @@ from sqlqueue.log.groups import register
 from sqlqueue.models import ConsumerGroup
 from sqlqueue.stats import counting, sampling
 from sqlqueue.stats.cached import recent_survey
-from sqlqueue.stats.partitions import partition_stats
 from sqlqueue.stats.rewind_preview import count_above
-from sqlqueue.stats.survey import survey
+from sqlqueue.stats.survey import survey, survey_with_partitions
 from tests.factories import TopicFactory
 from tests.logs import LOG
 from tests.management.running import run
@@ -54,7 +53,7 @@ def test_lags_are_exact_up_to_a_bound_of_each_group(monkeypatch: pytest.MonkeyPa
     assert seen["a"] == (500, False)
     assert seen["c"] == (300, False)
     assert seen["b"] == (pytest.approx(2_200 + more, abs=more // 10), more > 0)
-    assert sum(one.lag for one in partition_stats(LOG, "b", "g")) == seen["b"][0]
+    assert sum(one.lag for one in survey_with_partitions(LOG, "b", "g")[1]) == seen["b"][0]
 
 
 def test_where_many_groups_are_far_behind_each_is_counted_up_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,9 +152,9 @@ def test_a_survey_reads_a_bounded_number_of_messages_in_a_bounded_number_of_stat
     read: list[tuple[int, int]] = []
     inner = counting._read
 
-    def noted(log: Log, text: str, ranges: list[counting.Range], *most: int) -> list[tuple[int, int]]:
+    def noted(log: Log, text: str, ranges: list[counting.Range], *most: int) -> list[tuple[int, int, int]]:
         found = inner(log, text, ranges, *most)
-        read.append((len(ranges), sum(messages for messages, _ in found)))
+        read.append((len(ranges), sum(messages for messages, *_ in found)))
         return found
 
     monkeypatch.setattr(counting, "_read", noted)

@@ -7,8 +7,7 @@ from django.utils import timezone
 from sqlqueue import Delivery, NewMessage, Reject, Retry, publish, publish_many
 from sqlqueue.log.groups import register
 from sqlqueue.models import Message
-from sqlqueue.stats.partitions import partition_stats
-from sqlqueue.stats.survey import survey
+from sqlqueue.stats.survey import survey, survey_with_partitions
 from tests.consuming import Consuming
 from tests.logs import LOG
 
@@ -25,7 +24,7 @@ def test_they_add_up_to_the_group(consuming: Consuming) -> None:
     consuming.drain()
     publish_many("t", [NewMessage(1, key=str(number)) for number in range(40)])
     whole = survey(LOG).group("t", "default")
-    partitions = partition_stats(LOG, "t", "default")
+    partitions = survey_with_partitions(LOG, "t", "default")[1]
     assert whole is not None
     assert whole.failing > 0
     assert whole.waiting > 0
@@ -43,7 +42,7 @@ def test_a_stuck_one_comes_first(consuming: Consuming) -> None:
     Message.objects.update(created_at=timezone.now() - timedelta(minutes=10))
     keys = [NewMessage(number, key=str(number)) for number in range(50)]
     publish_many("t", keys)
-    first, *others = partition_stats(LOG, "t", "default")
+    first, *others = survey_with_partitions(LOG, "t", "default")[1]
     assert (first.partition, first.oldest, first.stuck) == (stuck, offset, "standing")
     assert first.lag < sum(one.lag for one in others)
     assert not any(one.stuck for one in others)

@@ -11,8 +11,7 @@ from django.utils import timezone
 from sqlqueue import Delivery, NewMessage, publish, publish_many
 from sqlqueue.models import DeliveryState, Message, Offset, SubscriberHeartbeat
 from sqlqueue.stats import processes, stuck
-from sqlqueue.stats.partitions import partition_stats
-from sqlqueue.stats.survey import survey
+from sqlqueue.stats.survey import survey, survey_with_partitions
 from tests.consuming import QUICK, Consuming
 from tests.logs import LOG
 from tests.processes import wait_until
@@ -32,7 +31,7 @@ def survey_says(group: str = "default") -> set[str]:
 
 
 def partitions_say(group: str = "default") -> set[str]:
-    return {one.stuck for one in partition_stats(LOG, "t", group)} - {""}
+    return {one.stuck for one in survey_with_partitions(LOG, "t", group)[1]} - {""}
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ from sqlqueue.log.seek import offset_before
 from sqlqueue.models import Activity, Message, Offset, SubscriberHeartbeat
 from sqlqueue.operations.topics import pause
 from sqlqueue.stats.groups import GroupSurvey
-from sqlqueue.stats.partitions import partition_stats
-from sqlqueue.stats.survey import survey
+from sqlqueue.stats.survey import survey, survey_with_partitions
 from sqlqueue.stats.throughput import rates
 from tests.consuming import Consuming
 from tests.logs import LOG
@@ -67,7 +66,7 @@ def test_what_waits_behind_a_key_counts_as_waiting_however_many_it_is(consuming:
     consuming.drain()
     seen = of()
     assert (seen.failing, seen.waiting, seen.lag) == (1, 499, 500)
-    partitions = partition_stats(LOG, "t", "default")
+    partitions = survey_with_partitions(LOG, "t", "default")[1]
     assert [one.waiting for one in partitions if one.lag] == [499]
     assert sum(one.lag for one in partitions) == 500
 
