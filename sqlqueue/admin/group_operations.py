@@ -24,7 +24,7 @@ from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError
 from sqlqueue.log import groups, layouts
 from sqlqueue.log.groups import override_flow
 from sqlqueue.log.seek import offset_before
-from sqlqueue.operations.move import move
+from sqlqueue.operations.move import move, preview
 from sqlqueue.operations.reschedule_requests import (
     ERROR_LENGTH,
     FAILING,
@@ -33,7 +33,6 @@ from sqlqueue.operations.reschedule_requests import (
     WaitingDeliveries,
     request_rescheduling,
 )
-from sqlqueue.stats.rewind_preview import count_above
 from sqlqueue.stats.survey import survey
 
 WAITING = {FAILING: _("failing"), POSTPONED: _("postponed")}
@@ -164,7 +163,7 @@ class Move(Operation):
         """Count what is delivered again, and what is skipped."""
         [group] = self.rows
         target, partition = self._target()
-        counted = count_above(self.log, group.topic, target, partition, group.consumer_group)
+        counted = preview(self.log, group.consumer_group, group.topic, target, partition)
         values = {"first": target + 1, "partition": partition}
         self.pinned = {"offset": target + 1, "partition": "" if partition is None else partition}
         self.button = _("Move the group to offset %(first)s") % values

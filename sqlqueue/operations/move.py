@@ -1,4 +1,4 @@
-"""Moves a group: rewinds it to an earlier offset, or lets it skip to a later one."""
+"""Moves a group: rewinds it to an earlier offset, or lets it skip to a later one, and says before what that does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.db.models import F, Min, QuerySet
 from django.db.models.functions import Least
 
 from sqlqueue.database import retries
-from sqlqueue.database.horizon import Horizon, on_one_server
+from sqlqueue.database.horizon import Horizon, highest_offset, on_one_server
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError
@@ -18,6 +18,8 @@ from sqlqueue.log import layouts, retention, withdrawing
 from sqlqueue.log.groups import lock_topic, revoke
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Offset, PartitionLease, Topic
 from sqlqueue.models.delivery_state import DeliveryStateQuerySet
+from sqlqueue.stats.counting import Range, count
+from sqlqueue.stats.partitions import partitions_of
 
 HORIZON_TIMEOUT: Final = 30.0  # seconds for the transactions that publish to end
 ROWS_AT_ONCE: Final = 500
@@ -49,6 +51,36 @@ def move(
     with on_one_server(log) as server:
         to = min(max(target, 0), Horizon(log, server).wait(timeout))
         return retries.run(log, _move, log, group, topic, to, partition, forward_only, server)
+
+
+class MovePreview(NamedTuple):
+    """Counts of messages. above: those above the offset; again: those of them that the group has read already; skipped:
+    those at or below the offset that it has not read; estimated: the counts are estimates."""
+
+    above: int
+    again: int
+    skipped: int
+    estimated: bool
+
+
+def preview(log: Log, group: str, topic: str, target: int, partition: int | None = None) -> MovePreview:
+    """Count what move() would do; change nothing.
+
+    Exact up to sampling.EXACT messages on each side of the group's positions, beyond that estimated. A few statements
+    for every 60 partitions and priorities. Messages for another target group count, too.
+    """
+    highest = highest_offset(log)
+    found = [one for one in partitions_of(log, topic, group) if partition in (None, one.partition)]
+    between, beyond = [], []
+    for one in found:
+        low, high = sorted((target, one.position))
+        between.append(Range(topic, one.partition, one.priority, low, high, "between"))
+        beyond.append(Range(topic, one.partition, one.priority, high, highest))
+    counts = count(log, [*between, *beyond])
+    inside = [each.messages for each in counts[: len(found)]]
+    again = sum(messages for messages, one in zip(inside, found) if one.position > target)
+    above = again + sum(each.messages for each in counts[len(found) :])
+    return MovePreview(above, again, sum(inside) - again, any(each.estimated for each in counts))
 
 
 def _move(

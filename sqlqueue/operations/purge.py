@@ -6,6 +6,7 @@ moved behind them, and its delivery states of them are deleted. Collection delet
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import product
 
@@ -25,7 +26,7 @@ from sqlqueue.models import BlockedRange, ConsumerGroup, Topic
 from sqlqueue.operations.move import HORIZON_TIMEOUT, settle_below
 from sqlqueue.operations.replay_requests import fail_trials
 from sqlqueue.stats.counting import Range, count
-from sqlqueue.stats.rewind_preview import positions_of
+from sqlqueue.stats.partitions import partitions_of
 
 # By group: delivery states that are not settled at or below the position, less those acked above it. Index: the
 # states' unique key, by the topic; the offsets' unique key.
@@ -65,21 +66,21 @@ def preview(log: Log, topic: str, through: int | None = None) -> PurgePreview:
     """
     options = deletable_topic(log, topic)
     to = highest_offset(log) if through is None else max(0, through)
-    partitions = layouts.numbers(log, topic)
     groups = ConsumerGroup.objects.using(log.alias).filter(topic=topic).order_by("consumer_group")
     names = list(groups.values_list("consumer_group", flat=True))
-    parts = {"": [Range(topic, *at, 0, to) for at in product(partitions, range(options.priorities))]}
-    for name in names:
-        each = positions_of(log, topic, name).each(topic, partitions, options.priorities)
-        parts[name] = [empty._replace(low=min(to, position), high=to) for empty, position in each]
-    distinct = {one: name for name, some in reversed(parts.items()) for one in some}
-    counts = dict(zip(distinct, count(log, [one._replace(part_of=name) for one, name in distinct.items()])))
-    unread = {name: sum(counts[one].messages for one in some) for name, some in parts.items()}
+    streams = product(layouts.numbers(log, topic), range(options.priorities))
+    ranges = [Range(topic, *stream, 0, to) for stream in streams]
+    for one in partitions_of(log, topic):
+        ranges.append(Range(topic, one.partition, one.priority, min(to, one.position), to, one.group))
+    counts = count(log, ranges)
+    unread: Counter[str] = Counter()
+    for one_range, found in zip(ranges, counts):
+        unread[one_range.part_of] += found.messages
     remembered = {group: int(rows or 0) for group, rows in log.execute(REMEMBERED, (topic, to)).fetchall()}
     ranges = BlockedRange.objects.using(log.alias).filter(topic=topic, low__lt=to)
     behind = dict(ranges.values_list("consumer_group").annotate(Sum("messages")))
     unsettled = {name: max(0, unread[name] + remembered.get(name, 0) + max(0, behind.get(name, 0))) for name in names}
-    return PurgePreview(to, unread[""], unsettled, any(one.estimated for one in counts.values()) or bool(behind))
+    return PurgePreview(to, unread[""], unsettled, any(one.estimated for one in counts) or bool(behind))
 
 
 def purge(

@@ -43,7 +43,6 @@ from sqlqueue.models import (
 from sqlqueue.operations import move, replay, requests, reschedule_requests
 from sqlqueue.operations.reschedule_requests import WaitingDeliveries
 from sqlqueue.stats import sampling, throughput
-from sqlqueue.stats.rewind_preview import count_above
 from sqlqueue.stats.survey import survey, survey_with_partitions
 from tests import epochs
 from tests.database.plans import TABLES, Recorder, full_scans, plan_of
@@ -491,7 +490,7 @@ def looks() -> None:
     with patch.object(sampling, "EXACT", 400):
         survey(LOG)
     survey_with_partitions(LOG, "t", "g")[1]
-    count_above(LOG, "t", 50, group="g")
+    move.preview(LOG, "g", "t", 50)
     offset_before(LOG, datetime.now(timezone.utc) - timedelta(hours=1))
     now = datetime.now(timezone.utc)
     throughput.rates(LOG, now)

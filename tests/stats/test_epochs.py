@@ -10,11 +10,11 @@ from django.db.models import F, Max
 from sqlqueue import publish
 from sqlqueue.log import groups
 from sqlqueue.models import Message, Offset, Topic
+from sqlqueue.operations.move import preview as preview_move
 from sqlqueue.operations.purge import preview
 from sqlqueue.stats import group_attention
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.findings import AWAY, EPOCH, Kind
-from sqlqueue.stats.rewind_preview import count_above
 from sqlqueue.stats.search import by_key, newest, topic_of
 from sqlqueue.stats.survey import Survey, survey, survey_with_partitions
 from sqlqueue.stats.tail import Tail
@@ -122,7 +122,7 @@ def test_keys_are_found_in_every_epoch() -> None:
 
 
 def test_previews_count_every_epoch() -> None:
-    assert count_above(LOG, "t", 0, group="g").above == 8
+    assert preview_move(LOG, "g", "t", 0).above == 8
     assert preview(LOG, "t").messages == 8
 
 

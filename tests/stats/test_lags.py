@@ -14,9 +14,9 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue.database.log import Log
 from sqlqueue.log.groups import register
 from sqlqueue.models import ConsumerGroup
+from sqlqueue.operations.move import preview as preview_move
 from sqlqueue.stats import counting, sampling
 from sqlqueue.stats.cached import recent_survey
-from sqlqueue.stats.rewind_preview import count_above
 from sqlqueue.stats.survey import survey, survey_with_partitions
 from tests.factories import TopicFactory
 from tests.logs import LOG
@@ -73,7 +73,7 @@ def test_a_hundred_thousand_are_counted_in_a_survey_of_all() -> None:
     backlog("t", offsets[:70_000], offsets[70_000:])
     backlog("u", list(range(200_000, 300_000, 50)))
     assert lags() == {"t": (100_000, False), "u": (2_000, False)}
-    assert count_above(LOG, "t", 0)[::3] == (100_000, False)
+    assert preview_move(LOG, "g", "t", 0)[::3] == (100_000, False)
 
 
 def bursts(of: Callable[[Random], int], between: int) -> list[int]:
@@ -107,7 +107,7 @@ def test_beyond_that_a_skewed_log_is_told_within_a_fifth(monkeypatch: pytest.Mon
     ((told, estimated),) = lags().values()
     assert estimated
     assert told == pytest.approx(len(offsets), rel=0.2)
-    preview = count_above(LOG, "t", 0)
+    preview = preview_move(LOG, "g", "t", 0)
     assert preview.estimated
     assert preview.above == pytest.approx(len(offsets), rel=0.2)
 

@@ -15,7 +15,8 @@ from sqlqueue.database.log import Log
 from sqlqueue.management import diagnostics, doctor
 from sqlqueue.models import Activity, ConsumerGroup
 from sqlqueue.monitoring.shared_metrics import SharedMetrics
-from sqlqueue.stats import rewind_preview, sampling, throughput
+from sqlqueue.operations import move
+from sqlqueue.stats import sampling, throughput
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.survey import survey
 from tests.admin.test_overview import page, words
@@ -51,7 +52,7 @@ def figures() -> list[Any]:
         (one.lag, one.failing, one.waiting, one.dead_letters, {(stuck.partition, stuck.why) for stuck in one.stuck})
         for one in seen.groups
     ]
-    return [*groups, rewind_preview.count_above(Log.of(ALIAS), "t", 0, group="a")]
+    return [*groups, move.preview(Log.of(ALIAS), "a", "t", 0)]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_a_survey_of_many_statements_sees_what_there_is(
     every = {(partition, "full") for partition in range(PARTITIONS)}
     group = (KEYS * OF_A_KEY, KEYS, KEYS * (OF_A_KEY - 1), 5, every)
     whole = KEYS * OF_A_KEY + 5
-    assert figures() == [group] * 6 + [rewind_preview.RewindPreview(whole, whole, 0, False)]
+    assert figures() == [group] * 6 + [move.MovePreview(whole, whole, 0, False)]
 
 
 def of(group: str) -> GroupSurvey:

@@ -14,8 +14,8 @@ from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.positions import HELP, checked_partition, known_groups, known_topic, offset_above
 from sqlqueue.models import ConsumerGroup
 from sqlqueue.operations.acknowledge import acknowledge, preview
-from sqlqueue.operations.move import check_part, move
-from sqlqueue.stats.rewind_preview import RewindPreview, count_above
+from sqlqueue.operations.move import MovePreview, check_part, move
+from sqlqueue.operations.move import preview as preview_move
 from sqlqueue.stats.survey import survey
 from sqlqueue.stats.texts import about
 
@@ -97,7 +97,7 @@ class Command(QueueCommand):
             self._move(options, target, previews, forward_only=True)
             self.done(f"{len(previews)} group(s) read on from there.", **_plain(target, previews))
 
-    def _previewed(self, options: dict[str, Any]) -> tuple[int, dict[str, RewindPreview]]:
+    def _previewed(self, options: dict[str, Any]) -> tuple[int, dict[str, MovePreview]]:
         """Return the offset above which the groups are to read next, and what that means for each; print it."""
         if bool(options["group"]) == options["all_groups"]:
             raise CommandError("name groups with --group NAME (repeatable), or give --all-groups")
@@ -107,7 +107,7 @@ class Command(QueueCommand):
         target = offset_above(self.log, options["target"])
         for one in ConsumerGroup.objects.using(self.log.alias).filter(topic=topic.name, consumer_group__in=groups):
             check_part(self.log, one, target, partition)
-        found = {group: count_above(self.log, topic.name, target, partition, group) for group in groups}
+        found = {group: preview_move(self.log, group, topic.name, target, partition) for group in groups}
         self.say(f"The next message to be read is the first above offset {target}.")
         rows = [
             (group, about(one.again, one.estimated), about(one.skipped, one.estimated)) for group, one in found.items()
@@ -149,6 +149,6 @@ class Command(QueueCommand):
             self.done("Removed. Collection no longer waits for it; its dead letters are kept.")
 
 
-def _plain(target: int, previews: Mapping[str, RewindPreview]) -> dict[str, Any]:
+def _plain(target: int, previews: Mapping[str, MovePreview]) -> dict[str, Any]:
     """Return a preview of a move for JSON."""
     return {"above": target, "groups": {group: found._asdict() for group, found in previews.items()}}

@@ -7,9 +7,8 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue import NewMessage, publish_many
 from sqlqueue.log.groups import register
 from sqlqueue.models import Message
-from sqlqueue.operations.move import move
+from sqlqueue.operations.move import MovePreview, move, preview
 from sqlqueue.stats import sampling
-from sqlqueue.stats.rewind_preview import RewindPreview, count_above
 from tests.consuming import Consuming
 from tests.logs import LOG
 
@@ -26,24 +25,18 @@ def offsets(consuming: Consuming) -> list[int]:
     return found
 
 
-def test_of_a_topic(offsets: list[int]) -> None:
-    assert count_above(LOG, "t", offsets[9]) == RewindPreview(30, 0, 0, False)
-    assert count_above(LOG, "t", 0).above == 40
-    assert count_above(LOG, "t", offsets[-1]).above == 0
-    assert count_above(LOG, "nowhere", 0) == RewindPreview(0, 0, 0, False)
-
-
 def test_of_a_group_that_goes_back(offsets: list[int]) -> None:
-    assert count_above(LOG, "t", offsets[9], group="g") == RewindPreview(30, 20, 0, False)
-    assert count_above(LOG, "t", 0, group="g") == RewindPreview(40, 30, 0, False)
+    assert preview(LOG, "g", "t", offsets[9]) == MovePreview(30, 20, 0, False)
+    assert preview(LOG, "g", "t", 0) == MovePreview(40, 30, 0, False)
+    assert preview(LOG, "g", "nowhere", 0) == MovePreview(0, 0, 0, False)
 
 
 def test_of_a_group_that_goes_forward(offsets: list[int]) -> None:
-    assert count_above(LOG, "t", offsets[34], group="g") == RewindPreview(5, 0, 5, False)
+    assert preview(LOG, "g", "t", offsets[34]) == MovePreview(5, 0, 5, False)
 
 
 def test_of_one_partition(offsets: list[int]) -> None:
-    whole = [count_above(LOG, "t", offsets[9], partition, "g") for partition in range(4)]
+    whole = [preview(LOG, "g", "t", offsets[9], partition) for partition in range(4)]
     assert sum(count.again for count in whole) == 20
     for partition, count in enumerate(whole):
         mine = Message.objects.filter(topic="t", partition=partition)
@@ -53,7 +46,7 @@ def test_of_one_partition(offsets: list[int]) -> None:
 
 def test_of_a_group_whose_partitions_stand_apart(offsets: list[int]) -> None:
     move(LOG, "g", "t", offsets[4], partition=2)
-    count = count_above(LOG, "t", offsets[19], group="g")
+    count = preview(LOG, "g", "t", offsets[19])
     others = Message.objects.filter(topic="t").exclude(partition=2)
     assert count.again == others.filter(offset__gt=offsets[19], offset__lte=offsets[29]).count()
     in_it = Message.objects.filter(topic="t", partition=2)
@@ -62,7 +55,7 @@ def test_of_a_group_whose_partitions_stand_apart(offsets: list[int]) -> None:
 
 def test_of_a_group_that_no_process_has_served_yet(offsets: list[int]) -> None:
     register(LOG, "late", "t")
-    assert count_above(LOG, "t", offsets[9], group="late") == RewindPreview(30, 0, 10, False)
+    assert preview(LOG, "late", "t", offsets[9]) == MovePreview(30, 0, 10, False)
 
 
 def test_many_are_estimated(consuming: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +63,8 @@ def test_many_are_estimated(consuming: Consuming, monkeypatch: pytest.MonkeyPatc
     publish_many("t", [NewMessage(number, key=str(number % 50)) for number in range(40_000)])
     low = Message.objects.order_by("offset").values_list("offset", flat=True)[10_000]
     Message.objects.filter(offset__lt=low).delete()
-    count = count_above(LOG, "t", 0)
+    register(LOG, "g", "t")
+    count = preview(LOG, "g", "t", 0)
     assert count.estimated
     assert count.above == pytest.approx(30_000, rel=0.1)
 
@@ -81,6 +75,6 @@ def test_the_number_of_statements_is_bounded(settings, consuming: Consuming) -> 
     publish_many("wide", [NewMessage(number, key=str(number)) for number in range(2_000)])
     move(LOG, "g", "wide", Message.objects.order_by("offset")[1_000].offset)
     with CaptureQueriesContext(connection) as captured:
-        count = count_above(LOG, "wide", 1, group="g")
+        count = preview(LOG, "g", "wide", 1)
     assert count.above == pytest.approx(1_999, abs=1)
     assert len(captured) <= 11
