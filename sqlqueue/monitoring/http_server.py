@@ -45,7 +45,8 @@ Respond = Callable[[str, str], Response | None]
 
 class HttpServer:
     """Answers GET and HEAD on one port until it is closed. It calls `respond` with the path and the Authorization
-    header, in a thread for each client, of up to MOST_CLIENTS; the others get 503. None means 404."""
+    header, in a thread for each client, of up to MOST_CLIENTS; the others get 503. None means 404;
+    other methods get 501."""
 
     def __init__(self, purpose: str, address: str, port: int, respond: Respond):
         self._server = _Server(purpose, address, port, respond)
@@ -155,15 +156,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         self._respond(with_body=False)
-
-    def refuse(self) -> None:
-        """Answer 405."""
-        self.send_response(405)
-        self.send_header("Allow", "GET, HEAD")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = refuse
 
     def _respond(self, with_body: bool) -> None:
         path = self.path.partition("?")[0]

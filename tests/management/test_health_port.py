@@ -90,8 +90,7 @@ def test_a_limit_that_is_passed_is_told(run: Run) -> None:
 def test_it_only_reads_and_knows_no_other_paths(run: Run) -> None:
     port = port_of(run("--processes", "0", "--health-port", "0"), "health")
     assert [ask(port, path).status for path in ("/", "/health", "/admin/", "/metrics", "/../etc/passwd")] == [404] * 5
-    answers = [ask(port, LIVE, method=method) for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS")]
-    assert {(answer.status, answer.headers.get("Allow")) for answer in answers} == {(405, "GET, HEAD")}
+    assert {ask(port, LIVE, method=method).status for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS")} == {501}
     head = ask(port, LIVE, method="HEAD")
     assert (head.status, head.text, head.headers["Cache-Control"]) == (200, "", "no-store")
 

@@ -80,7 +80,7 @@ def test_others_are_answered_meanwhile(client: socket.socket, port: int) -> None
 
 def test_what_is_no_request_is_refused(client: socket.socket) -> None:
     client.sendall(b"POST / HTTP/1.0\r\n\r\n")
-    assert answer(client).startswith(b"HTTP/1.0 405")
+    assert answer(client).startswith(b"HTTP/1.0 501")
 
 
 def answering() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Collection, Mapping
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -72,30 +71,36 @@ class Command(QueueCommand):
         removing.add_argument("--force", action="store_true", help="even while consumer processes serve it")
 
     def _rewind(self, options: dict[str, Any]) -> None:
-        target, previews = self._previewed(options)
-        if group := next((group for group, found in previews.items() if found.skipped), None):
-            raise CommandError(
-                f"group {group!r} has partitions that have not read so far: this would skip messages there. Rewind the"
-                " other partitions with --partition, or skip with `queuegroup skip`."
-            )
-        again = sum(found.again for found in previews.values())
-        nothing = "" if again else "There is nothing to deliver again."
-        if self.proceed(options, f"Deliver {again} messages again?", nothing, _plain(target, previews)):
-            self._move(options, target, previews, forward_only=False)
-            self.done(f"{len(previews)} group(s) read again from there.", **_plain(target, previews))
+        self._move(options, False, "again", "deliver", "read again from there")
 
     def _skip(self, options: dict[str, Any]) -> None:
+        self._move(options, True, "skipped", "skip", "read on from there")
+
+    def _move(self, options: dict[str, Any], forward: bool, figure: str, verb: str, done: str) -> None:
+        """Preview, ask, and move the groups, one transaction each. figure: of a preview, what is wanted; the other one
+        must be 0, and nothing that a group has read further meanwhile is delivered again by a skip."""
         target, previews = self._previewed(options)
-        if group := next((group for group, found in previews.items() if found.again), None):
-            raise CommandError(
-                f"group {group!r} has partitions that have read further: this would deliver messages again. Let the"
-                " other partitions skip with --partition, or rewind with `queuegroup rewind`."
-            )
-        skipped = sum(found.skipped for found in previews.values())
-        nothing = "" if skipped else "There is nothing to skip."
-        if self.proceed(options, f"Skip {skipped} messages?", nothing, _plain(target, previews)):
-            self._move(options, target, previews, forward_only=True)
-            self.done(f"{len(previews)} group(s) read on from there.", **_plain(target, previews))
+        for group, found in previews.items():
+            if found.again and forward:
+                raise CommandError(
+                    f"group {group!r} has partitions that have read further: this would deliver messages again. Let the"
+                    " other partitions skip with --partition, or rewind with `queuegroup rewind`."
+                )
+            if found.skipped and not forward:
+                raise CommandError(
+                    f"group {group!r} has partitions that have not read so far: this would skip messages there. Rewind"
+                    " the other partitions with --partition, or skip with `queuegroup skip`."
+                )
+        again = "" if forward else " again"
+        count = sum(getattr(found, figure) for found in previews.values())
+        nothing = "" if count else f"There is nothing to {verb}{again}."
+        plain = {"above": target, "groups": {group: found._asdict() for group, found in previews.items()}}
+        if self.proceed(options, f"{verb.capitalize()} {count} messages{again}?", nothing, plain):
+            with self.progress("move", len(previews)) as progress:
+                for number, group in enumerate(previews, start=1):
+                    move(self.log, group, options["topic"], target, options["partition"], forward_only=forward)
+                    progress.reach(number)
+            self.done(f"{len(previews)} group(s) {done}.", **plain)
 
     def _previewed(self, options: dict[str, Any]) -> tuple[int, dict[str, MovePreview]]:
         """Return the offset above which the groups are to read next, and what that means for each; print it."""
@@ -114,13 +119,6 @@ class Command(QueueCommand):
         ]
         self.table(("group", "again", "skipped"), rows)
         return target, found
-
-    def _move(self, options: dict[str, Any], target: int, groups: Collection[str], forward_only: bool) -> None:
-        """Move the groups, one transaction each. forward_only: refuse those that have read further meanwhile."""
-        with self.progress("move", len(groups)) as progress:
-            for number, group in enumerate(groups, start=1):
-                move(self.log, group, options["topic"], target, options["partition"], forward_only=forward_only)
-                progress.reach(number)
 
     def _acknowledge(self, options: dict[str, Any]) -> None:
         topic = known_topic(self.log, options["topic"]).name
@@ -147,8 +145,3 @@ class Command(QueueCommand):
         if self.proceed(options, f"Remove group {group!r} from topic {topic.name!r}?"):
             remove(self.log, group, topic.name)
             self.done("Removed. Collection no longer waits for it; its dead letters are kept.")
-
-
-def _plain(target: int, previews: Mapping[str, MovePreview]) -> dict[str, Any]:
-    """Return a preview of a move for JSON."""
-    return {"above": target, "groups": {group: found._asdict() for group, found in previews.items()}}
