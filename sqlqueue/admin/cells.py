@@ -27,7 +27,7 @@ from sqlqueue.core.logfmt import printable
 from sqlqueue.database.log import Log
 from sqlqueue.log.encoding import NOTHING
 from sqlqueue.payloads.content_types import UNKNOWN, content_type_of
-from sqlqueue.stats.bodies import Body, bodies
+from sqlqueue.stats.search import Body, bodies
 
 # What no language needs, and a browser obeys or hides: control characters but for line ends and tabs, and what turns
 # the direction, parts lines or is not seen. Joiners, marks of direction and spaces of no width stay: translations have

@@ -28,7 +28,7 @@ from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
 from sqlqueue.core.outcomes import storable
 from sqlqueue.database.log import Log
 from sqlqueue.log.seek import within_calendar
-from sqlqueue.stats.moments import moment
+from sqlqueue.stats.texts import moment
 
 MOST_SEARCHED = max(KEY_LENGTH, ID_LENGTH)  # characters: no column that is searched is longer
 SECTION = "listed_in_section"  # the attribute of a row: the number of its section

@@ -22,7 +22,6 @@ from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED
 from sqlqueue.database.log import Log
 from sqlqueue.models import DeadLetter, Message, Receipt
 from sqlqueue.operations.replay import copy_id
-from sqlqueue.stats.bodies import bodies
 from sqlqueue.stats.group_status import (
     EXPIRED,
     IN_FLIGHT,
@@ -35,8 +34,7 @@ from sqlqueue.stats.group_status import (
     statuses_of,
 )
 from sqlqueue.stats.message_status import status_of
-from sqlqueue.stats.replayed import copy_of, original_of
-from sqlqueue.stats.search import messages_at
+from sqlqueue.stats.search import bodies, copy_of, messages_at, original_of
 
 MOST_SHOWN = 100_000  # characters of a payload
 LISTED = (

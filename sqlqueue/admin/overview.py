@@ -22,8 +22,8 @@ from sqlqueue.models import ConsumerGroup, Overview
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.findings import CHANGE, DEAD_LETTERS, LATE, REFUSED, UNREAD, Finding
 from sqlqueue.stats.groups import GroupSurvey, states
-from sqlqueue.stats.moments import moment
 from sqlqueue.stats.survey import Survey, survey
+from sqlqueue.stats.texts import moment
 from sqlqueue.stats.throughput import lags, minutes
 from sqlqueue.stats.topics import TopicSurvey
 

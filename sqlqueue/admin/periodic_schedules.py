@@ -14,8 +14,8 @@ from sqlqueue.admin.lists import KeysetChangeList
 from sqlqueue.admin.operation import Done, OperatedAdmin, Operation, Pause, Resume
 from sqlqueue.models import PeriodicSchedule
 from sqlqueue.operations.periodic import pause, resume, run_now
-from sqlqueue.stats.moments import moment
 from sqlqueue.stats.periodic import schedules, upcoming
+from sqlqueue.stats.texts import moment
 
 DAYS_SHOWN = 7
 MOST_TICKS_SHOWN = 100

@@ -27,7 +27,7 @@ from sqlqueue.core.keys import GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, TOPIC_LENGTH
 from sqlqueue.models import ScheduledMessage
 from sqlqueue.operations.edit_scheduled import edit, run_now, withdraw
 from sqlqueue.operations.reschedule import Changed
-from sqlqueue.stats.bodies import bodies
+from sqlqueue.stats.search import bodies
 
 MOST_EDITED = 100_000  # characters of payload and headers together; longer ones are not shown, and stay as they are
 

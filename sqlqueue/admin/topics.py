@@ -27,9 +27,8 @@ from sqlqueue.models import Topic
 from sqlqueue.operations.purge import delete_purged, preview, purge
 from sqlqueue.operations.topics import pause, resume
 from sqlqueue.stats.changes import change_advice, change_text, progress_text
-from sqlqueue.stats.moments import moment
 from sqlqueue.stats.survey import survey
-from sqlqueue.stats.texts import duration
+from sqlqueue.stats.texts import duration, moment
 from sqlqueue.stats.topics import TopicSurvey
 
 DELETED_AT_ONCE = 10  # batches of 1,000 messages: the rest is deleted by the consumer processes

@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from django.db import models
+from django.db.models.functions import Length
 
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.core.outcomes import REPLAYED
 from sqlqueue.database.log import Log
 from sqlqueue.database.validation import TopicInfo
 from sqlqueue.log import layouts
-from sqlqueue.models import Message, Topic
+from sqlqueue.models import Message, Receipt, Topic
+from sqlqueue.payloads.content_types import content_type_of
 from sqlqueue.stats import sampling
 
 PARTITIONS_AT_ONCE = 250
@@ -104,3 +109,31 @@ def messages_at(log: Log, offsets: Sequence[int], *columns: str) -> list[Message
     """Return the messages at these offsets, highest first; with these columns only, if any are named."""
     found = Message.objects.using(log.alias).filter(offset__in=offsets)
     return list((found.only(*columns) if columns else found).order_by("-offset"))
+
+
+def original_of(log: Log, copy: str) -> int | None:
+    """Return the offset of the message whose dead letter was replayed as the message of this id; None if there is none,
+    or its receipt is not kept any more. The message may have been collected."""
+    receipts = Receipt.objects.using(log.alias).filter(worker=copy, outcome=REPLAYED)
+    return receipts.values_list("message_offset", flat=True).first()
+
+
+def copy_of(log: Log, topic: str, id: str, key: str) -> int | None:
+    """Return the offset of a copy; None if it is not in this log."""
+    copies = Message.objects.using(log.alias).of_id(topic, id, key).values_list("offset", flat=True)
+    return next(iter(copies), None)
+
+
+class Body(NamedTuple):
+    """The content type of a message of bytes, and how many there are."""
+
+    content_type: str
+    size: int
+
+
+def bodies(log: Log, model: type[models.Model], keys: list[Any]) -> dict[Any, Body]:
+    """Return what is known of the bytes of these messages, or scheduled messages, by their primary keys, without those
+    of JSON. One statement."""
+    rows = model._default_manager.using(log.alias).filter(pk__in=keys).exclude(body=None)
+    found = rows.annotate(size=Length("body")).values_list("pk", "headers", "size")
+    return {key: Body(content_type_of(headers), size) for key, headers, size in found}

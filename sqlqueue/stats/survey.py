@@ -26,7 +26,6 @@ from sqlqueue.models import PublishGate, dead_letter_topic
 from sqlqueue.stats import sampling
 from sqlqueue.stats.changes import changes
 from sqlqueue.stats.groups import GroupSurvey, limited_groups, stored_groups
-from sqlqueue.stats.horizon_lag import horizon_lag, probed
 from sqlqueue.stats.partitions import (
     Backlog,
     PartitionSurvey,
@@ -41,6 +40,7 @@ from sqlqueue.stats.partitions import (
 )
 from sqlqueue.stats.processes import Death, Late, late_ones
 from sqlqueue.stats.processes import processes as read_processes
+from sqlqueue.stats.replica import horizon_lag, probed
 from sqlqueue.stats.stuck import Stuck, dispatched, limits_reached, may_be_full, stuck_partitions
 from sqlqueue.stats.throughput import NO_RATE, rates
 from sqlqueue.stats.topics import TopicSurvey, dead_letters_in, scheduled_in, topics_of, with_messages

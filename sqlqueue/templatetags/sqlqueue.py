@@ -18,7 +18,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.logfmt import printable
 from sqlqueue.database.log import home_log
 from sqlqueue.database.tables import is_beside_the_log
-from sqlqueue.stats import moments, texts
+from sqlqueue.stats import texts
 
 register = template.Library()
 
@@ -28,7 +28,7 @@ CELL = re.compile(r"^<(td|th)\b")
 @register.filter
 def moment(at: datetime | None, fraction: bool = False) -> str:
     """Return a time in the current time zone, with the zone's name."""
-    return moments.moment(at, fraction)
+    return texts.moment(at, fraction)
 
 
 @register.filter

@@ -23,7 +23,7 @@ from sqlqueue.models import DeliveryState, Message, Progress, Receipt, Result
 from sqlqueue.operations.replay import replay
 from sqlqueue.stats import search
 from sqlqueue.stats.group_status import RETRYING, status
-from sqlqueue.stats.moments import moment
+from sqlqueue.stats.texts import moment
 from tests.admin.operating import offsets, operation, through
 from tests.admin.stage import EVIL, Stage
 from tests.consuming import Consuming

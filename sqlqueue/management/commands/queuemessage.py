@@ -14,9 +14,9 @@ from sqlqueue.database.log import Log
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.models import Message
-from sqlqueue.stats.bodies import bodies
 from sqlqueue.stats.group_status import GroupStatus
 from sqlqueue.stats.message_status import MessageStatus, get_status, status_of
+from sqlqueue.stats.search import bodies
 
 GROUPS = ("group", "state", "attempts", "due", "progress", "result", "error")
 # Of a dead letter.

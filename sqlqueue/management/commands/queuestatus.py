@@ -10,13 +10,13 @@ from sqlqueue.conf import settings
 from sqlqueue.core.effects import texts
 from sqlqueue.core.settings import ACKED
 from sqlqueue.database.server_checks import describe
-from sqlqueue.log.topic_options import differences, told
+from sqlqueue.log.topic_options import differences
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.findings import ERROR
 from sqlqueue.stats.groups import GroupSurvey, states
 from sqlqueue.stats.survey import Survey, survey
-from sqlqueue.stats.texts import about, duration
+from sqlqueue.stats.texts import about, duration, option_text
 from sqlqueue.stats.topics import TopicSurvey
 
 OF_SETTINGS = ("retention_from", "keep_collected")  # options of a topic that no table holds
@@ -87,8 +87,8 @@ class Command(QueueCommand):
         for one in differences(topic):
             why = "overridden" if one.overridden else "applied when the consumer processes start again"
             self.say(
-                f"{one.option} of {one.topic} is {_option_text(one.stored)}; the settings say"
-                f" {_option_text(one.wanted)}: {why}"
+                f"{one.option} of {one.topic} is {option_text(one.stored)}; the settings say"
+                f" {option_text(one.wanted)}: {why}"
             )
 
     def _show_findings(self, seen: Survey, topics: set[str], groups: set[str]) -> None:
@@ -116,19 +116,14 @@ def _topic(topic: TopicSurvey) -> tuple[object, ...]:
         topic.name,
         topic.partitions,
         topic.priorities,
-        _option_text(topic.retention),
+        option_text(topic.retention),
         topic.history,
-        _at_least(topic.dead_letters, topic.more_dead_letters),
-        _at_least(topic.scheduled, topic.more_scheduled),
-        _at_least(topic.overdue, topic.more_scheduled),
-        _at_least(topic.refused, topic.more_refused),
+        at_least(topic.dead_letters, topic.more_dead_letters),
+        at_least(topic.scheduled, topic.more_scheduled),
+        at_least(topic.overdue, topic.more_scheduled),
+        at_least(topic.refused, topic.more_refused),
         ", ".join(states),
     )
-
-
-def _option_text(value: Any) -> str:
-    """Return an option's value as text, a retention as a short duration."""
-    return duration(value) if isinstance(value, float) else told(value)
 
 
 def _group(group: GroupSurvey) -> tuple[object, ...]:
@@ -143,15 +138,11 @@ def _group(group: GroupSurvey) -> tuple[object, ...]:
         group.in_flight,
         group.failing,
         group.waiting,
-        _at_least(group.dead_letters, group.more_dead_letters),
+        at_least(group.dead_letters, group.more_dead_letters),
         f"{group.rate.acked:.1f}",
         group.subscribers,
         ", ".join(found),
     )
-
-
-def _at_least(count: int, more: bool) -> str:
-    return f"{count}{'+' if more else ''}"
 
 
 def _plain(seen: Survey, topics: list[TopicSurvey], groups: list[GroupSurvey]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
@@ -11,14 +10,14 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from sqlqueue.conf import settings
-from sqlqueue.core.effects import Count, texts
+from sqlqueue.core.effects import texts
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.settings import ACKED, HISTORIES, MOST_PARTITIONS, MOST_PRIORITIES
 from sqlqueue.database import clock
 from sqlqueue.database.log import all_logs, home_log
 from sqlqueue.log import layouts
 from sqlqueue.log.seek import offset_before
-from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, differences, override, told
+from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, differences, override
 from sqlqueue.log.topics import existing, topic_info
 from sqlqueue.management import arguments, repartition
 from sqlqueue.management.base import QueueCommand
@@ -28,7 +27,7 @@ from sqlqueue.models import Topic
 from sqlqueue.operations.drop import DropPreview, drop, preview_drop
 from sqlqueue.operations.purge import preview
 from sqlqueue.operations.topics import create_topic, planned_topic
-from sqlqueue.stats.texts import about, duration
+from sqlqueue.stats.texts import about, option_text
 
 
 class Command(QueueCommand):
@@ -96,7 +95,7 @@ class Command(QueueCommand):
             raise CommandError(f"topic {name!r} is there already: `queuetopic alter` changes what can be changed")
         self.say(
             f"Topic {name!r}: {topic.partitions} partitions, {topic.priorities} priorities, retention"
-            f" {_retention(topic.retention)}, history {topic.history}."
+            f" {option_text(topic.retention)}, history {topic.history}."
         )
         for one in differences(topic, FIXED):
             self.note(f"the settings say {one.option} {one.wanted}: a topic keeps what it was created with")
@@ -137,7 +136,7 @@ class Command(QueueCommand):
             wanted["retention"] = topic.retention
         for name, after in wanted.items():
             if (before := getattr(topic, name)) != after:
-                self.say(f"{name}: {_told(name, before)} becomes {_told(name, after)}")
+                self.say(f"{name}: {option_text(before)} becomes {option_text(after)}")
         released = self._released(topic, wanted["retention"])
         if self.proceed(options, f"Change topic {topic.name!r}?" if released else ""):
             override(self.log, topic.name, values)
@@ -187,7 +186,7 @@ class Command(QueueCommand):
     def _show_losses(self, name: str, found: DropPreview) -> None:
         self.say(
             f"Topic {name!r}: {about(found.messages, found.estimated)} messages, {found.scheduled} scheduled ones,"
-            f" {found.dead_letters} dead letters{_of_effects(found.effects)}; {found.subscribers} consumer"
+            f" {found.dead_letters} dead letters{''.join(f', {text}' for text in texts(found.effects))}; {found.subscribers} consumer"
             " processes serve it."
         )
         if found.unread and found.messages:
@@ -198,21 +197,9 @@ class Command(QueueCommand):
             self.note(f"SQLQUEUE['TOPICS'] names {name!r}: the first use makes it anew")
 
 
-def _of_effects(counts: Mapping[str, Count]) -> str:
-    return "".join(f", {text}" for text in texts(counts))
-
-
 def _overrides(options: dict[str, Any]) -> dict[str, Any]:
     """Return the changeable options that were given; `forever` is None."""
     given = {name: options[name] for name in CHANGEABLE if options[name] is not None}
     if given.get("retention") == arguments.FOREVER:
         given["retention"] = None
     return given
-
-
-def _told(option: str, value: Any) -> str:
-    return _retention(value) if option == "retention" else told(value)
-
-
-def _retention(value: float | None) -> str:
-    return "for ever" if value is None else duration(value)
