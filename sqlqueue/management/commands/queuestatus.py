@@ -118,10 +118,10 @@ def _topic(topic: TopicSurvey) -> tuple[object, ...]:
         topic.priorities,
         option_text(topic.retention),
         topic.history,
-        at_least(topic.dead_letters, topic.more_dead_letters),
-        at_least(topic.scheduled, topic.more_scheduled),
-        at_least(topic.overdue, topic.more_scheduled),
-        at_least(topic.refused, topic.more_refused),
+        _at_least(topic.dead_letters, topic.more_dead_letters),
+        _at_least(topic.scheduled, topic.more_scheduled),
+        _at_least(topic.overdue, topic.more_scheduled),
+        _at_least(topic.refused, topic.more_refused),
         ", ".join(states),
     )
 
@@ -138,11 +138,15 @@ def _group(group: GroupSurvey) -> tuple[object, ...]:
         group.in_flight,
         group.failing,
         group.waiting,
-        at_least(group.dead_letters, group.more_dead_letters),
+        _at_least(group.dead_letters, group.more_dead_letters),
         f"{group.rate.acked:.1f}",
         group.subscribers,
         ", ".join(found),
     )
+
+
+def _at_least(count: int, more: bool) -> str:
+    return f"{count}{'+' if more else ''}"
 
 
 def _plain(seen: Survey, topics: list[TopicSurvey], groups: list[GroupSurvey]) -> dict[str, Any]:
