@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from django.db.models import Min
 
@@ -13,11 +12,11 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.declare.registry import Consumer
 from sqlqueue.database.gate import DUTIES
 from sqlqueue.database.insert_sql import HORIZON, NAMED, SLOTS
-from sqlqueue.database.limits import ServerLimits, limits, missing_indexes
+from sqlqueue.database.limits import limits, missing_indexes
 from sqlqueue.database.log import Log, all_logs
 from sqlqueue.database.tables import pending_migrations, queue_models
 from sqlqueue.models import PeriodicSchedule, PublishGate, ScheduledMessage
-from sqlqueue.stats.survey import Survey, database_time, survey
+from sqlqueue.stats.survey import database_time, survey
 
 CLOCK_READS = 3  # the one with the shortest round trip counts
 MOST_REFUSALS = 5
@@ -42,56 +41,35 @@ class ForwardedPublishes:
     oldest: float
 
 
-@dataclass(frozen=True, slots=True)
 class Diagnostics:
     """What the doctor judges.
 
-    pending: migrations are not applied, and the tables were not read: what follows `handlers` has its default;
-    connection: Django's settings of the database; processes, threads: how many are to run; refusals: the first
-    scheduled messages that were refused, one more than are told; periodic: there are periodic schedules; others: how
-    many databases there are beside this one; forwarded: None where there is no writer.
+    pending: migrations are not applied, and the tables were not read; connection: Django's settings of the database;
+    processes, threads: how many are to run; refusals: the first scheduled messages that were refused, one more than are
+    told; periodic: there are periodic schedules; others: how many databases there are beside this one; forwarded: None
+    where there is no writer.
     """
 
-    pending: bool
-    limits: ServerLimits
-    connection: Mapping[str, Any]
-    processes: int
-    threads: int
-    handlers: Sequence[Consumer]
-    missing_indexes: Sequence[str] = ()
-    missing_slots: int = 0
-    clock: ClockSkew = ClockSkew(0.0, 0.0)
-    survey: Survey | None = None
-    refusals: Sequence[ScheduledMessage] = ()
-    periodic: bool = False
-    others: int = 0
-    forwarded: ForwardedPublishes | None = None
-
-
-def read(
-    log: Log, handlers: Sequence[Consumer], processes: int | None = None, threads: int | None = None
-) -> Diagnostics:
-    """Read the diagnostics. processes: None for as many as are alive (one if none is)."""
-    connection, allowed, threads = log.connection.settings_dict, limits(log), threads or settings.THREADS
-    if pending_migrations(log):
-        return Diagnostics(True, allowed, connection, processes or 1, threads, handlers)
-    seen = survey(log)
-    return Diagnostics(
-        False,
-        allowed,
-        connection,
-        processes or seen.subscribers or 1,
-        threads,
-        handlers,
-        missing_indexes(log, queue_models()),
-        len((*DUTIES, NAMED, HORIZON)) + SLOTS - PublishGate.objects.using(log.alias).count(),
-        _clock(log),
-        seen,
-        list(ScheduledMessage.objects.using(log.alias).filter(refused=True).order_by("due_at")[: MOST_REFUSALS + 1]),
-        PeriodicSchedule.objects.using(log.alias).exists(),
-        len(all_logs()) - 1,
-        _forwarded(log),
-    )
+    def __init__(
+        self, log: Log, handlers: Sequence[Consumer], processes: int | None = None, threads: int | None = None
+    ) -> None:
+        """processes: None for as many as are alive (one if none is)."""
+        self.handlers, self.threads, self.processes = handlers, threads or settings.THREADS, processes or 1
+        self.limits, self.connection = limits(log), log.connection.settings_dict
+        self.others, self.periodic = len(all_logs()) - 1, False
+        self.forwarded: ForwardedPublishes | None = None
+        self.pending = pending_migrations(log)
+        if self.pending:
+            return
+        self.survey = survey(log)
+        self.processes = processes or self.survey.subscribers or 1
+        self.missing_indexes = missing_indexes(log, queue_models())
+        self.missing_slots = len((*DUTIES, NAMED, HORIZON)) + SLOTS - PublishGate.objects.using(log.alias).count()
+        self.clock = _clock(log)
+        refused = ScheduledMessage.objects.using(log.alias).filter(refused=True).order_by("due_at")
+        self.refusals = list(refused[: MOST_REFUSALS + 1])
+        self.periodic = PeriodicSchedule.objects.using(log.alias).exists()
+        self.forwarded = _forwarded(log)
 
 
 def _forwarded(log: Log) -> ForwardedPublishes | None:

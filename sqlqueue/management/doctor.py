@@ -56,22 +56,21 @@ def connections(read: Diagnostics) -> Iterator[Diagnosis]:
     if allowed is None:
         return
     own = OWN_CONNECTIONS + read.periodic + (read.forwarded is not None)
-    needed = read.processes * (2 * read.threads + own)
-    text = f"{read.processes} × (2 × {read.threads} threads + {own})"
-    if read.others:  # as many processes of each: their handlers publish here, and relay to it
-        needed += read.others * read.processes * 2 * read.threads
-        text += f" + {read.others} × {read.processes} × 2 × {read.threads} of other databases"
-    text += f" = {needed} for the consumers, "
+    others = read.others * read.processes * 2 * read.threads  # their handlers publish here, and relay to it
+    needed = read.processes * (2 * read.threads + own) + others
+    text = (
+        f"{read.processes} × (2 × {read.threads} threads + {own})"
+        + (f" + {read.others} × {read.processes} × 2 × {read.threads} of other databases" if others else "")
+        + f" = {needed} for the consumers, "
+    )
     if read.limits.pooled:  # whose own limits it does not say
-        text += f"which a pooler has to let in (max_client_conn); the server allows {allowed} to it and all others"
-        yield Diagnosis(OK, "connections", text)
+        of = f"which a pooler has to let in (max_client_conn); the server allows {allowed} to it and all others"
+        yield Diagnosis(OK, "connections", text + of)
         return
-    text += f"of {allowed}"
-    if read.limits.connections is not None:
-        text += f"; {read.limits.connections} are open now"
+    of = f"of {allowed}" + (f"; {read.limits.connections} are open now" if read.limits.connections is not None else "")
     hint = "Raise max_connections, or run fewer processes or threads; the web's workers need theirs, too."
     level = ERROR if needed > allowed else WARNING if needed > NEARLY_FULL * allowed else OK
-    yield Diagnosis(level, "connections", text, "" if level == OK else hint)
+    yield Diagnosis(level, "connections", text + of, "" if level == OK else hint)
 
 
 def idle_connections(read: Diagnostics) -> Iterator[Diagnosis]:
@@ -155,14 +154,12 @@ def clock(read: Diagnostics) -> Iterator[Diagnosis]:
 
 def queue(read: Diagnostics) -> Iterator[Diagnosis]:
     """Examine topics and groups: what needs attention."""
-    assert read.survey is not None
     for one in findings(read.survey):
         yield Diagnosis(one.severity, one.kind.subject, one.text, one.advice, one.command)
 
 
 def handlers(read: Diagnostics) -> Iterator[Diagnosis]:
     """Examine whether every group that no process serves has a handler, and every topic that a handler reads exists."""
-    assert read.survey is not None
     known = {(handler.topic, handler.group) for handler in read.handlers}
     for group in read.survey.groups:
         if not group.subscribers and (group.topic, group.group) not in known:

@@ -222,7 +222,7 @@ def test_a_lost_lease_is_noticed_though_as_many_are_held_as_before(died: Consumi
 
 
 def failing() -> list[doctor.Diagnosis]:
-    examined = doctor.examine(diagnostics.read(LOG, ()))
+    examined = doctor.examine(diagnostics.Diagnostics(LOG, ()))
     return [one for one in examined if one.about == "background tasks" and one.level == ERROR]
 
 

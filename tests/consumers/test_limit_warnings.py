@@ -11,7 +11,7 @@ from django.test import Client
 from sqlqueue import Delivery, NewMessage, Retry, publish_many
 from sqlqueue.core.partition import budget
 from sqlqueue.database.log import Log
-from sqlqueue.management.diagnostics import read
+from sqlqueue.management.diagnostics import Diagnostics
 from sqlqueue.management.doctor import Diagnosis, queue
 from sqlqueue.models import DeliveryState
 from sqlqueue.monitoring.responses import health
@@ -57,7 +57,7 @@ def told(admin_client: Client, capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def doctors() -> list[Diagnosis]:
-    return list(queue(read(Log.of(ALIAS), [])))
+    return list(queue(Diagnostics(Log.of(ALIAS), [])))
 
 
 def test_a_group_that_fails_so_much_that_nothing_new_is_read_is_told(

@@ -15,7 +15,7 @@ from sqlqueue.database.server_checks import findings
 from sqlqueue.database.writer import GALERA, MULTI_PRIMARY, cluster_kind, identity
 from sqlqueue.leases import heartbeat
 from sqlqueue.management.commands.queuedoctor import _check_findings as check_findings
-from sqlqueue.management.diagnostics import read
+from sqlqueue.management.diagnostics import Diagnostics
 from sqlqueue.management.doctor import examine
 from sqlqueue.models import SubscriberHeartbeat
 from sqlqueue.monitoring.responses import health, status
@@ -156,7 +156,7 @@ def test_consumers_that_write_to_two_servers_say_so_and_so_does_everything_else(
     assert health(detailed=True).status == 200
     elsewhere = SubscriberHeartbeat.objects.filter(subscriber="one of another node")
     elsewhere.update(server="another:3306")
-    facts = read(LOG, [])
+    facts = Diagnostics(LOG, [])
     assert facts.survey is not None
     assert set(facts.survey.servers) == {"another:3306", identity(LOG)}
     assert [finding.level for finding in examine(facts) if finding.about == "servers"] == [ERROR]

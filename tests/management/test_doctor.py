@@ -8,7 +8,7 @@ import pytest
 
 from sqlqueue.database.limits import ServerLimits
 from sqlqueue.management import doctor
-from sqlqueue.management.diagnostics import ClockSkew, Diagnostics
+from sqlqueue.management.diagnostics import ClockSkew
 from sqlqueue.management.doctor import OK, Diagnosis, examine
 from sqlqueue.stats.findings import ERROR, NOTE, WARNING
 from tests.documents import ROOT
@@ -19,22 +19,29 @@ def handler(name: str, timeout: float) -> Any:
 
 
 MAIL = handler("shop.mail", 60.0)
-WELL = Diagnostics(
+WELL: Any = SimpleNamespace(
     pending=True,
     limits=ServerLimits("read committed", 151, 12, 28_800.0, 50.0),
     connection={"CONN_MAX_AGE": 300, "CONN_HEALTH_CHECKS": False},
     processes=2,
     threads=4,
     handlers=(MAIL,),
+    periodic=False,
+    others=0,
+    forwarded=None,
 )
 
 
-def of(about: str, read: Diagnostics) -> list[Diagnosis]:
+def changed(**changes: object) -> Any:
+    return SimpleNamespace(**{**vars(WELL), **changes})
+
+
+def of(about: str, read: Any) -> list[Diagnosis]:
     return [finding for finding in examine(read) if finding.about == about]
 
 
 def levels(about: str, **changes: object) -> list[str]:
-    return [finding.level for finding in of(about, replace(WELL, **changes))]
+    return [finding.level for finding in of(about, changed(**changes))]
 
 
 def kept(age: float | None, checks: bool = False) -> dict[str, object]:
@@ -59,9 +66,9 @@ def test_the_arithmetic_of_connections_is_the_documents() -> None:
         assert f"processes × (2 × threads + {doctor.OWN_CONNECTIONS})" in (ROOT / "docs" / document).read_text()
     [found] = of("connections", WELL)
     assert "2 × (2 × 4 threads + 7) = 30 for the consumers, of 151; 12 are open now" in found.text
-    [found] = of("connections", replace(WELL, periodic=True))
+    [found] = of("connections", changed(periodic=True))
     assert "2 × (2 × 4 threads + 8) = 32 for the consumers" in found.text
-    [found] = of("connections", replace(WELL, others=2))
+    [found] = of("connections", changed(others=2))
     assert "2 × (2 × 4 threads + 7) + 2 × 2 × 2 × 4 of other databases = 62 for the consumers" in found.text
     formula = ("processes × (2 × threads + 7)", "(n − 1) × processes × 2 × threads")
     assert all(part in (ROOT / "docs/databases.md").read_text() for part in formula)
@@ -74,7 +81,7 @@ def test_connections(processes: int, level: str) -> None:
 
 def test_connections_of_a_pooler() -> None:
     """It lets in more than the server does."""
-    [found] = of("connections", replace(WELL, processes=20, limits=limits(pooled=True)))
+    [found] = of("connections", changed(processes=20, limits=limits(pooled=True)))
     assert found.level == OK
     assert "= 300 for the consumers, which a pooler has to let in" in found.text
 
@@ -108,7 +115,7 @@ def test_handlers_that_may_outlive_a_stop() -> None:
         handler("shop.report", 600.0),
         handler("shop.sum", 90.0),
     )
-    [found] = of("stopping", replace(WELL, handlers=longer))
+    [found] = of("stopping", changed(handlers=longer))
     assert found.level == NOTE
     assert "shop.report and 1 more may run for 600 s" in found.text
 
@@ -121,6 +128,6 @@ def test_nothing_else_is_examined_before_the_tables_are_there() -> None:
 
 @pytest.mark.parametrize(("ahead", "level"), [(0.3, OK), (-0.3, OK), (1.2, OK), (3.0, NOTE), (-3600.0, WARNING)])
 def test_clocks(ahead: float, level: str) -> None:
-    [found] = doctor.clock(replace(WELL, clock=ClockSkew(ahead, 0.25)))
+    [found] = doctor.clock(changed(clock=ClockSkew(ahead, 0.25)))
     assert found.level == level
     assert ("behind" if ahead < 0 else "ahead") in found.text

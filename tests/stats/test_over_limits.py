@@ -126,7 +126,7 @@ def test_the_doctor_says_that_more_was_refused(monkeypatch: pytest.MonkeyPatch, 
     for module in (diagnostics, doctor):
         monkeypatch.setattr(module, "MOST_REFUSALS", 2)
     ScheduledMessageFactory.create_batch(refused, topic=Sequence("{}!".format), refused=True, refusal="no")
-    texts = [finding.text for finding in doctor.refusals(diagnostics.read(Log.of(ALIAS), []))]
+    texts = [finding.text for finding in doctor.refusals(diagnostics.Diagnostics(Log.of(ALIAS), []))]
     assert len([text for text in texts if "was refused: no" in text]) == 2
     assert ("more were refused" in texts) == more
 

@@ -21,7 +21,7 @@ from sqlqueue.database.log import Log
 from sqlqueue.database.server_checks import describe
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
-from sqlqueue.management.diagnostics import read
+from sqlqueue.management.diagnostics import Diagnostics
 from sqlqueue.management.doctor import OK, Diagnosis, examine
 from sqlqueue.stats.findings import ERROR, NOTE, WARNING
 
@@ -57,7 +57,7 @@ class Command(QueueCommand):
         # The versions and the server that a bug report names; no secrets.
         about = {"sqlqueue": sqlqueue.__version__, "Django": django.__version__, "Python": platform.python_version()}
         if log is not None:
-            diagnostics = read(log, _handlers(), options["processes"], options["threads"])
+            diagnostics = Diagnostics(log, _handlers(), options["processes"], options["threads"])
             findings += examine(diagnostics)
             about |= {"database": describe(log), "isolation": diagnostics.limits.isolation}
         levels = [finding.level for finding in findings]

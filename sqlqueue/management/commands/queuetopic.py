@@ -184,10 +184,10 @@ class Command(QueueCommand):
                 )
 
     def _show_losses(self, name: str, found: DropPreview) -> None:
+        dead_letters = ", ".join([f"{found.dead_letters} dead letters", *texts(found.effects)])
         self.say(
             f"Topic {name!r}: {about(found.messages, found.estimated)} messages, {found.scheduled} scheduled ones,"
-            f" {found.dead_letters} dead letters{''.join(f', {text}' for text in texts(found.effects))}; {found.subscribers} consumer"
-            " processes serve it."
+            f" {dead_letters}; {found.subscribers} consumer processes serve it."
         )
         if found.unread and found.messages:
             self.say("No group has read them.")
