@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.core.keys import GROUP_LENGTH, KEY_LENGTH
 from sqlqueue.database.fields import ExactField
 from sqlqueue.models.topic import TOPIC_COLUMN
-
-
-class BlockedRangeQuerySet(models.QuerySet["BlockedRange"]):
-    """Queries of the blocked ranges."""
-
-    def covering(self, offsets: Collection[int], *keys: str) -> BlockedRangeQuerySet:
-        """Return the ranges of these keys that may cover any of these offsets. With group, topic, partition and
-        priority it uses the whole unique key."""
-        return self.filter(partition_key__in=keys, low__lt=max(offsets), high__gte=min(offsets))
 
 
 class BlockedRange(models.Model):
@@ -34,8 +23,6 @@ class BlockedRange(models.Model):
     low = models.BigIntegerField(_("low"), help_text=_("the range begins behind this offset; it only rises"))
     high = models.BigIntegerField(_("high"), help_text=_("the last offset of the range"))
     messages = models.BigIntegerField(_("messages"), db_default=0, help_text=_("about how many wait; for display only"))
-
-    objects = BlockedRangeQuerySet.as_manager()
 
     class Meta:
         db_table = "sqlqueue_blocked_range"

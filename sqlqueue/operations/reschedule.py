@@ -7,7 +7,7 @@ For one without a row (it is unread, or in a blocked range) the lease is revoked
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from sqlqueue.core.bounds import MOST_ATTEMPTS, checked_whole
@@ -17,8 +17,9 @@ from sqlqueue.database.log import Log
 from sqlqueue.exceptions import seconds
 from sqlqueue.log import withdrawing
 from sqlqueue.log.groups import lock_topic, revoke
-from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset
+from sqlqueue.models import DeliveryState, Message
 from sqlqueue.operations.republish import check_priority, copy
+from sqlqueue.stats.group_status import LIMITED, WAITING, open_in, registered_groups
 
 AT_ONCE = 500
 CHUNK = 100  # rows that one statement changes
@@ -91,29 +92,29 @@ def _waiting(log: Log, group: str, topic: str, messages: Sequence[Message]) -> l
     """Lock and return the rows of these messages that wait; by their whole unique key, so that no other row is
     locked."""
     found: list[DeliveryState] = []
-    for (partition, priority), offsets in _by_partition(messages).items():
+    for (partition, priority), some in _by_stream(messages).items():
         rows = DeliveryState.objects.using(log.alias).filter(
             topic=topic,
             consumer_group=group,
             partition=partition,
             priority=priority,
-            message_offset__in=offsets,
+            message_offset__in=[message.offset for message in some],
         )
         found += [row for row in rows.select_for_update() if not row.acked and row.in_flight == NOT_IN_FLIGHT]
     return found
 
 
-def _by_partition(messages: Sequence[Message]) -> dict[tuple[int, int], dict[int, str]]:
-    """Return by (partition, priority) the messages' keys by offset."""
-    found: dict[tuple[int, int], dict[int, str]] = {}
+def _by_stream(messages: Iterable[Message]) -> dict[tuple[int, int], list[Message]]:
+    """Return the messages by partition and priority."""
+    found: dict[tuple[int, int], list[Message]] = {}
     for message in messages:
-        found.setdefault((message.partition, message.priority), {})[message.offset] = message.partition_key
+        found.setdefault((message.partition, message.priority), []).append(message)
     return found
 
 
 def _messages(log: Log, group: str, topic: str, offsets: Sequence[int]) -> list[Message]:
     """Those that are for the group."""
-    columns = ("offset", "topic", "partition", "priority", "partition_key")
+    columns = ("offset", "topic", "partition", "priority", "partition_key", "target_group")
     found = Message.objects.using(log.alias).filter(offset__in=offsets, topic=topic, target_group__in=("", group))
     return list(found.only(*columns))
 
@@ -165,35 +166,22 @@ def acknowledge_here(log: Log, group: str, topic: str, offsets: Sequence[int]) -
     rows = _waiting(log, group, topic, messages)
     DeliveryState.objects.using(log.alias).filter(pk__in=[row.pk for row in rows]).update(acked=True)
     done = [row.message_offset for row in rows]
-    for (partition, priority), wanted in _by_partition(messages).items():
-        if _unread(log, group, topic, partition, priority, wanted):
+    left = [message for message in messages if message.offset not in set(done)]
+    for (partition, priority), some in _by_stream(left).items():
+        if _unread(log, group, topic, some):
             revoke(log, group, topic, partition, falls=False)
-            unread = _unread(log, group, topic, partition, priority, wanted)  # as the owner has left it
+            unread = _unread(log, group, topic, some)  # as the owner has left it
             _add_acked(log, group, topic, partition, priority, unread)
             done += unread
     withdrawing.withdraw(log, topic, group, done)
     return done
 
 
-def _unread(log: Log, group: str, topic: str, partition: int, priority: int, messages: Mapping[int, str]) -> list[int]:
+def _unread(log: Log, group: str, topic: str, messages: Sequence[Message]) -> list[int]:
     """Return the offsets that are above the claim or in their key's blocked range, and have no row."""
-    mine = {"topic": topic, "consumer_group": group, "partition": partition, "priority": priority}
-    registered = ConsumerGroup.objects.using(log.alias).get(topic=topic, consumer_group=group)
-    row = Offset.objects.using(log.alias).filter(**mine).first()
-    # What no process has ever owned is at the group's start.
-    claim = registered.start if row is None else max(row.position, row.claimed_to)
-    # Before the rows: a message that leaves its range meanwhile has a row.
-    covering = BlockedRange.objects.using(log.alias).filter(**mine).covering(messages, *messages.values())
-    ranges = {key: (low, high) for key, low, high in covering.values_list("partition_key", "low", "high")}
-
-    def waits(offset: int) -> bool:
-        low, high = ranges.get(messages[offset], (0, 0))
-        return low < offset <= high
-
-    unsettled = [offset for offset in messages if offset > claim or waits(offset)]
-    states = DeliveryState.objects.using(log.alias).filter(**mine, message_offset__in=unsettled)
-    known = set(states.values_list("message_offset", flat=True)) if unsettled else set()
-    return [offset for offset in unsettled if offset not in known]
+    found = open_in(log, messages, registered_groups(log, [topic], consumer_group=group))
+    waits = {offset: one for (offset, _), one in found.items() if one.state in (WAITING, LIMITED)}
+    return [offset for offset, one in waits.items() if one.next_attempt_at is None]  # only a row has a time
 
 
 def _add_acked(log: Log, group: str, topic: str, partition: int, priority: int, offsets: Sequence[int]) -> None:
