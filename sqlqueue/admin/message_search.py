@@ -12,8 +12,9 @@ from sqlqueue.admin.cells import MomentField
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
 from sqlqueue.database.log import Log
 from sqlqueue.log.seek import MARGIN, offset_before, within_calendar
+from sqlqueue.log.topics import stored
 from sqlqueue.models import Message, Topic
-from sqlqueue.stats.search import HIGHEST, by_id, by_key, messages_at, newest, topic_of
+from sqlqueue.stats.search import HIGHEST, by_id, by_key, messages_at, newest
 
 SHOWN = (
     "offset",
@@ -83,7 +84,7 @@ def found(form: SearchForm, most: int, start: int | None) -> Found:
     high = offset_before(log, within_calendar(wanted["until"]) + 2 * MARGIN) if wanted["until"] else HIGHEST
     if start is not None:
         high = min(high, start - 1)
-    topic = topic_of(log, name) if name else None
+    topic = stored(log, name) if name else None
     if name and topic is None:
         return Found([])
     if topic is None:

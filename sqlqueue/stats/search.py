@@ -19,7 +19,8 @@ from sqlqueue.core.outcomes import REPLAYED
 from sqlqueue.database.log import Log
 from sqlqueue.database.validation import TopicInfo
 from sqlqueue.log import layouts
-from sqlqueue.models import Message, Receipt, Topic
+from sqlqueue.log.topics import stored
+from sqlqueue.models import Message, Receipt
 from sqlqueue.payloads.content_types import content_type_of
 from sqlqueue.stats import sampling
 
@@ -42,12 +43,6 @@ class KeySearch(NamedTuple):
 
     offsets: list[int]
     reached: int | None
-
-
-def topic_of(log: Log, name: str) -> TopicInfo | None:
-    """Return a topic's partitions and priorities; None if there is no such topic, which is not created."""
-    row = Topic.objects.using(log.alias).filter(name=name).values_list("name", "partitions", "priorities").first()
-    return TopicInfo(*row) if row else None
 
 
 def newest(log: Log, topic: TopicInfo, most: int, low: int = 0, high: int = HIGHEST) -> list[int]:
@@ -85,7 +80,7 @@ def by_key(log: Log, topic: TopicInfo, key: str, most: int, low: int = 0, high: 
 def _partitions(log: Log, topic: TopicInfo, key: str) -> list[int]:
     """Return the key's partition in each epoch; a dead letter is in the one that its message's partition goes to."""
     if topic.name.endswith(DEAD_LETTER_SUFFIX):
-        original = topic_of(log, topic.name.removesuffix(DEAD_LETTER_SUFFIX))
+        original = stored(log, topic.name.removesuffix(DEAD_LETTER_SUFFIX))
         if original is not None:
             epochs = layouts.epochs(log, original.name, retired=True)
             return sorted({epoch.partition_of(key) % topic.partitions for epoch in epochs})

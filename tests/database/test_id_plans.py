@@ -10,6 +10,7 @@ from sqlqueue import Batch, NewMessage, cancel, get_scheduled, get_status, publi
 from sqlqueue.database import gate, scheduling
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.log import groups, retention
+from sqlqueue.log.topics import stored
 from sqlqueue.models import Message
 from sqlqueue.operations.acknowledge import acknowledge
 from sqlqueue.operations.move import move
@@ -100,7 +101,7 @@ def looked_up_together() -> dict[str, tuple]:
 
 def looked_up_without_keys() -> dict[str, tuple]:
     """Search the keys and the messages of an id; return those statements, with their parameters."""
-    topic, recorder = search.topic_of(LOG, "mails"), Recorder()
+    topic, recorder = stored(LOG, "mails"), Recorder()
     assert topic is not None
     with connection.execute_wrapper(recorder):
         assert len(search.by_id(LOG, topic, "mails1", 10)) == 1

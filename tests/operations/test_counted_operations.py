@@ -98,7 +98,7 @@ OPERATIONS: dict[str, Operation] = {
         lambda offsets: requests.carry_out(LOG),
         Cost(10, 2, 101),
     ),
-    "acknowledge": (put_off, nothing, lambda offsets: acknowledge(LOG, "g", "t", offsets), Cost(7, 1, 100)),
+    "acknowledge": (put_off, nothing, lambda offsets: acknowledge(LOG, "g", "t", offsets), Cost(4, 1, 100)),
     "reprioritize": (
         put_off,
         nothing,

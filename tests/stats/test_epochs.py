@@ -9,13 +9,14 @@ from django.db.models import F, Max
 
 from sqlqueue import publish
 from sqlqueue.log import groups
+from sqlqueue.log.topics import stored
 from sqlqueue.models import Message, Offset, Topic
 from sqlqueue.operations.move import preview as preview_move
 from sqlqueue.operations.purge import preview
 from sqlqueue.stats import group_attention
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.findings import AWAY, EPOCH, Kind
-from sqlqueue.stats.search import by_key, newest, topic_of
+from sqlqueue.stats.search import by_key, newest
 from sqlqueue.stats.survey import Survey, survey, survey_with_partitions
 from sqlqueue.stats.tail import Tail
 from tests import epochs
@@ -113,7 +114,7 @@ def test_an_epoch_that_begins_is_followed() -> None:
 
 
 def test_keys_are_found_in_every_epoch() -> None:
-    topic = topic_of(LOG, "t")
+    topic = stored(LOG, "t")
     assert topic is not None
     assert len(newest(LOG, topic, 100)) == 8
     for key in keys_of_partitions(4):

@@ -7,6 +7,7 @@ import pytest
 
 from sqlqueue.core.keys import partition_of
 from sqlqueue.database.log import Log
+from sqlqueue.log.topics import stored
 from sqlqueue.models import Message, Topic
 from sqlqueue.stats import search
 from tests.factories import MessageFactory, TopicFactory
@@ -37,7 +38,7 @@ def test_a_topic_from_its_newest_message(
     log: list[tuple[int, str, str, str]], monkeypatch: Any, name: str, at_once: int
 ) -> None:
     monkeypatch.setattr(search, "PARTITIONS_AT_ONCE", at_once)
-    topic = search.topic_of(Log.of(ALIAS), name)
+    topic = stored(Log.of(ALIAS), name)
     assert topic
     every = [offset for offset, of, _, _ in log if of == name]
     low, high = every[-10], every[10]
@@ -54,7 +55,7 @@ def test_a_key_in_steps(
     log: list[tuple[int, str, str, str]], monkeypatch: Any, name: str, key: str, at_once: int, most: int
 ) -> None:
     monkeypatch.setattr(search, "SCANNED_AT_ONCE", at_once)
-    topic = search.topic_of(Log.of(ALIAS), name)
+    topic = stored(Log.of(ALIAS), name)
     assert topic
     found, high = [], search.HIGHEST
     for _ in range(1_000):
@@ -70,12 +71,12 @@ def test_a_key_in_steps(
 
 def test_an_id(log: list[tuple[int, str, str, str]]) -> None:
     for offset, name, _, id in log[:20]:
-        topic = search.topic_of(Log.of(ALIAS), name)
+        topic = stored(Log.of(ALIAS), name)
         assert topic
         assert search.by_id(Log.of(ALIAS), topic, id, 5) == [offset]
         assert search.by_id(Log.of(ALIAS), topic, f"{id}x", 5) == []
 
 
 def test_no_topic_is_made_by_looking_for_it() -> None:
-    assert search.topic_of(Log.of(ALIAS), "t") is None
+    assert stored(Log.of(ALIAS), "t") is None
     assert not Topic.objects.exists()
