@@ -18,7 +18,6 @@ from sqlqueue.stats import sampling
 
 MOST_READ = 10_000  # dead letters, of one topic or of all
 LEAST_READ = 100  # of each, if there are many topics
-TOPICS_AT_ONCE = 64
 MOST_SHOWN = 200  # kinds of failure
 
 # Index: (topic, partition, priority, offset), by the topic; the messages by their primary key.
@@ -64,7 +63,7 @@ def failures(log: Log, topics: Sequence[str], group: str = "") -> FailureKinds:
     """Sort the dead letters of these topics (of one group, or all) by their fingerprints, most frequent first."""
     most = max(LEAST_READ, MOST_READ // max(1, len(topics)))
     items = {name: (dead_letter_topic(name), most) for name in topics}
-    found = sampling.each(log, GROUPED, items, TOPICS_AT_ONCE)
+    found = sampling.each(log, GROUPED, items)
     rows = [(name, *row) for name, row in found]
     unread = [name for name in topics if _read(rows, name) == most and has_more(log, name, most)]
     rows = [row for row in rows if row[1] and group in ("", row[1])]

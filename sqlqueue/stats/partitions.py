@@ -92,7 +92,7 @@ def first_unacked(log: Log, partitions: Sequence[StoredPartition]) -> dict[Store
         for stored in partitions
     }
     text = FIRST.replace("{remaining}", sql.remaining("created_at"))
-    found = sampling.each(log, text, items, sampling.PARTITIONS_AT_ONCE)
+    found = sampling.each(log, text, items)
     return {stored: (offset, max(0.0, -float(remaining))) for stored, (offset, remaining) in found}
 
 

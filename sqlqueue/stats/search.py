@@ -24,7 +24,6 @@ from sqlqueue.models import Message, Receipt
 from sqlqueue.payloads.content_types import content_type_of
 from sqlqueue.stats import sampling
 
-PARTITIONS_AT_ONCE = 250
 SCANNED_AT_ONCE = 5_000  # messages of a step
 STEPS = 4  # of one search
 HIGHEST = 2**63 - 1
@@ -50,7 +49,7 @@ def newest(log: Log, topic: TopicInfo, most: int, low: int = 0, high: int = HIGH
     bounds = log.dialect.range_values
     streams = product(layouts.numbers(log, topic.name), range(topic.priorities))
     items = {stream: (*bounds(topic.name, *stream, low, high), most) for stream in streams}
-    found = [offset for _, (offset,) in sampling.each(log, NEWEST, items, PARTITIONS_AT_ONCE)]
+    found = [offset for _, (offset,) in sampling.each(log, NEWEST, items)]
     return sorted(found, reverse=True)[:most]
 
 
@@ -90,7 +89,7 @@ def _partitions(log: Log, topic: TopicInfo, key: str) -> list[int]:
 def _step(log: Log, topic: TopicInfo, streams: Sequence[tuple[int, int]], key: str, low: int, high: int) -> KeySearch:
     most, bounds = max(1, SCANNED_AT_ONCE // len(streams)), log.dialect.range_values
     items = {stream: (*bounds(topic.name, *stream, low, high), most) for stream in streams}
-    rows = [(stream, *row) for stream, row in sampling.each(log, KEYS, items, len(streams))]
+    rows = [(stream, *row) for stream, row in sampling.each(log, KEYS, items)]
     # Stop where the shortest read of any stream stopped: what another one has read below that is read again.
     reads: dict[tuple[int, int], list[int]] = defaultdict(list)
     for stream, offset, _ in rows:

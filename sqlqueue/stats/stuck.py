@@ -76,7 +76,7 @@ def dispatched(log: Log, first: dict[StoredPartition, tuple[int, float]]) -> set
     old = [stored for stored, (offset, age) in first.items() if offset <= stored.position and age > STANDS_STILL]
     by_key = {(one.topic, one.group, one.partition, one.priority, first[one][0]): one for one in old}
     in_flight = DeliveryState.objects.using(log.alias).unsettled().exclude(in_flight=NOT_IN_FLIGHT)
-    for some in sampling.chunks(list(by_key), sampling.PARTITIONS_AT_ONCE):
+    for some in sampling.chunks(list(by_key)):
         of_some = reduce(or_, (Q(**dict(zip(KEY, key))) for key in some))
         found.update(by_key[key] for key in in_flight.filter(of_some).values_list(*KEY))
     return found

@@ -6,7 +6,7 @@ from sqlqueue.core.epochs import numbers_of
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.log import Log
 from sqlqueue.log import layouts
-from sqlqueue.log.fetch import STREAMS_OF_ONE_FETCH, WATCH_SPAN, watch
+from sqlqueue.log.fetch import WATCH_SPAN, watch
 from sqlqueue.models import Message, Topic
 from sqlqueue.stats import sampling
 
@@ -64,5 +64,5 @@ class Tail:
             streams = [stream for stream in streams if (self.topic, *stream) in counts]
         bounds = self.log.dialect.range_values
         items = {stream: (*bounds(self.topic, *stream, self.after, horizon), AT_ONCE) for stream in streams}
-        found = sampling.each(self.log, NEXT, items, STREAMS_OF_ONE_FETCH)
+        found = sampling.each(self.log, NEXT, items)
         return sorted(offset for _, (offset,) in found)[:AT_ONCE]

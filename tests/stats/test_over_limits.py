@@ -55,19 +55,9 @@ def figures() -> list[Any]:
     return [*groups, move.preview(Log.of(ALIAS), "a", "t", 0)]
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        (sampling, "PARTITIONS_AT_ONCE"),
-        (sampling, "TABLES_AT_ONCE"),
-    ],
-    ids=lambda value: getattr(value, "__name__", value),
-)
-def test_a_survey_of_many_statements_sees_what_there_is(
-    failing: None, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
-) -> None:
+def test_a_survey_of_many_statements_sees_what_there_is(failing: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "HEADS_LIMIT", 1)
-    monkeypatch.setattr(module, name, 1)
+    monkeypatch.setattr(sampling, "AT_ONCE", 1)
     every = {(partition, "full") for partition in range(PARTITIONS)}
     group = (KEYS * OF_A_KEY, KEYS, KEYS * (OF_A_KEY - 1), 5, every)
     whole = KEYS * OF_A_KEY + 5
