@@ -76,7 +76,7 @@ class Command(QueueCommand):
     def _skip(self, options: dict[str, Any]) -> None:
         self._move(options, True, "skipped", "skip", "read on from there")
 
-    def _move(self, options: dict[str, Any], forward: bool, figure: str, verb: str, done: str) -> None:
+    def _move(self, options: dict[str, Any], forward: bool, figure: str, act: str, done: str) -> None:
         """Preview, ask, and move the groups, one transaction each. figure: of a preview, what is wanted; the other one
         must be 0, and nothing that a group has read further meanwhile is delivered again by a skip."""
         target, previews = self._previewed(options)
@@ -93,9 +93,9 @@ class Command(QueueCommand):
                 )
         again = "" if forward else " again"
         count = sum(getattr(found, figure) for found in previews.values())
-        nothing = "" if count else f"There is nothing to {verb}{again}."
+        nothing = "" if count else f"There is nothing to {act}{again}."
         plain = {"above": target, "groups": {group: found._asdict() for group, found in previews.items()}}
-        if self.proceed(options, f"{verb.capitalize()} {count} messages{again}?", nothing, plain):
+        if self.proceed(options, f"{act.capitalize()} {count} messages{again}?", nothing, plain):
             with self.progress("move", len(previews)) as progress:
                 for number, group in enumerate(previews, start=1):
                     move(self.log, group, options["topic"], target, options["partition"], forward_only=forward)
