@@ -103,7 +103,7 @@ OPERATIONS: dict[str, Operation] = {
         put_off,
         nothing,
         lambda offsets: reprioritize(LOG, "g", "t", offsets, 0),
-        Cost(9, 2, 200),
+        Cost(6, 2, 200),
     ),
     "republish": (succeed, nothing, lambda offsets: republish("t", "g", offsets), Cost(2, 1, 100)),
     "delete": (succeed, nothing, lambda offsets: delete(LOG, "t", offsets), Cost(8, 1, 100)),
