@@ -19,6 +19,7 @@ from typing import Any
 
 from django.db import OperationalError
 
+from sqlqueue.database.dialects.base import marks_of
 from sqlqueue.database.error_codes import ELSEWHERE
 from sqlqueue.database.ids import Identity
 from sqlqueue.database.insert_sql import LogRow
@@ -81,10 +82,9 @@ def _forward(log: Log, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity
     first = -((secrets.randbits(RANDOM_BITS) + 1) << CALL_BITS)
     values = [(first + number, row.published_at, after, *scheduled(row)) for number, row in enumerate(rows)]
     text = f"{FORWARD} VALUES {', '.join([ROW] * len(rows))}{KEEP * may_repeat}"
-    with log.connection.cursor() as cursor:  # not by execute(), which remembers every text, and this one varies
-        cursor.execute(log.dialect.sql(text), [value for row in values for value in row])
-        cursor.execute(ADDED, (first, first + len(rows) - 1))
-        return {(topic, id, key) for topic, id, key in cursor.fetchall()}
+    log.execute(text, [value for row in values for value in row])
+    added = log.execute(ADDED, (first, first + len(rows) - 1)).fetchall()
+    return {(topic, id, key) for topic, id, key in added}
 
 
 def _latest(log: Log, rows: Sequence[LogRow]) -> Any:
@@ -94,9 +94,8 @@ def _latest(log: Log, rows: Sequence[LogRow]) -> Any:
     for row in rows:
         if row.key:
             topics.setdefault(row.topic, set()).add(row.key)
-    with log.connection.cursor() as cursor:
-        for topic, keys in topics.items():
-            text = LATEST.replace("{marks}", ", ".join(["%s"] * len(keys)))
-            cursor.execute(log.dialect.sql(text), (topic, *sorted(keys)))
-            latest += [due_at for (due_at,) in cursor.fetchall() if due_at is not None]
+    for topic, keys in topics.items():
+        text = LATEST.replace("{marks}", marks_of(len(keys)))
+        found = log.execute(text, (topic, *sorted(keys))).fetchall()
+        latest += [due_at for (due_at,) in found if due_at is not None]
     return max(latest) + STEP if latest else None

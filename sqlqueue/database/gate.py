@@ -183,10 +183,9 @@ def ids_scheduled(log: Log, rows: Sequence[LogRow]) -> set[Identity]:
 
 def _taken(log: Log, table: str, rows: Sequence[LogRow]) -> set[Identity]:
     known: set[Identity] = set()
-    with log.connection.cursor() as cursor:  # not by execute(), which remembers every text, and this one varies
-        for some in chunks(log, [identity_of(row) for row in rows]):
-            cursor.execute(*taken(log.dialect, table, some))
-            known.update((topic, id, key) for topic, id, key in cursor.fetchall())
+    for some in chunks(log, [identity_of(row) for row in rows]):
+        found = log.execute(*taken(log.dialect, table, some)).fetchall()
+        known.update((topic, id, key) for topic, id, key in found)
     return known
 
 

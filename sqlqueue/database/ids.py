@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlqueue.database.dialects import Dialect
+from sqlqueue.database.dialects import Composed, Dialect
 from sqlqueue.database.insert_sql import MARK, LogRow
 from sqlqueue.database.log import Log
 
@@ -57,7 +57,7 @@ def each_once(rows: Iterable[LogRow]) -> dict[Identity, LogRow]:
     return once
 
 
-def taken(syntax: Dialect, table: str, identities: Iterable[Identity]) -> tuple[str, list[Any]]:
+def taken(syntax: Dialect, table: str, identities: Iterable[Identity]) -> tuple[Composed, list[Any]]:
     """Return the statement, in a vendor's SQL, and its parameters, that finds which of the identities are taken in a
     table (IN_LOG or IN_SCHEDULE). At most as many as go into one INSERT."""
     ids: dict[tuple[str, str], list[str]] = {}
@@ -66,20 +66,20 @@ def taken(syntax: Dialect, table: str, identities: Iterable[Identity]) -> tuple[
     if len(ids) <= FEW_KEYS and not syntax.plans_by_statistics:
         ranges = (f"({syntax.sql(RANGE)}({', '.join(['%s'] * len(some))}))" for some in ids.values())
         text = syntax.sql(RANGES.replace("{table}", table)) + " OR ".join(ranges)
-        return text, [value for identity, some in ids.items() for value in (*identity, *some)]
+        return Composed(text), [value for identity, some in ids.items() for value in (*identity, *some)]
     each = [(topic, id, key) for (topic, key), some in ids.items() for id in some]
     return looked_up(syntax, table, each, IDENTITY)
 
 
 def looked_up(
     syntax: Dialect, table: str, identities: Sequence[Identity], columns: Sequence[str]
-) -> tuple[str, list[Any]]:
+) -> tuple[Composed, list[Any]]:
     """Return the statement, in a vendor's SQL, and its parameters, that reads these columns of those identities that a
     table (IN_LOG or IN_SCHEDULE) has. At most as many as go into one INSERT."""
     names = ", ".join(f'found."{column}"' for column in columns)
     text = LOOK_UP.replace("{columns}", names).replace("{table}", table)
     values = [value for identity in identities for value in identity]
-    return syntax.joined("wanted", IDENTITY, len(identities), text), values
+    return Composed(syntax.joined("wanted", IDENTITY, len(identities), text)), values
 
 
 def keys_looked_up(syntax: Dialect, topic: str, id: str, most: int) -> tuple[str, list[Any]]:

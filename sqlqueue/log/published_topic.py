@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from sqlqueue.conf import settings
 from sqlqueue.core import plain_json
 from sqlqueue.core.codec import encode_headers
+from sqlqueue.core.keys import GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, checked_name, checked_text, new_id, partition_of
 from sqlqueue.core.new_message import NewMessage, OnConflict
 from sqlqueue.core.settings import PLAIN_ENCODER
 from sqlqueue.core.unique_for import checked_unique_for
@@ -15,7 +16,6 @@ from sqlqueue.database.clock import EPOCH
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.limits import check_row
 from sqlqueue.database.log import Log
-from sqlqueue.database.validation import TopicInfo, log_row
 from sqlqueue.exceptions import LONGEST_DELAY, InvalidMessage, lifetime, seconds
 from sqlqueue.log.encoding import NOTHING, body_of, encode, encode_payload
 from sqlqueue.payloads.topic_types import published_as
@@ -23,6 +23,15 @@ from sqlqueue.payloads.versions import with_own
 
 CHOICES = get_args(OnConflict)
 NOTHING_OWN = (1, None, None, None)  # version 1, no content type, none of an app, no reply
+
+
+class TopicInfo(NamedTuple):
+    """The fixed options of a topic. databases: see core.databases.as_stored."""
+
+    name: str
+    partitions: int
+    priorities: int
+    databases: str = ""
 
 
 class PublishedTopic:
@@ -79,6 +88,33 @@ class PublishedTopic:
             return row
         due = checked_due(message.delay, message.at)
         return row._replace(scheduled_for=due, named=named, replace=choice == "replace", unique_for=unique_for)
+
+
+def log_row(info: TopicInfo, message: NewMessage, payload: str, headers: str | None) -> LogRow:
+    """Return a message as a row of the log; payload and headers: its own, as JSON text. Without an id it gets one.
+
+    Raises InvalidMessage for a key, id, priority or group that cannot be stored as it is. What the server refuses of
+    payload and headers, limits.check_row says.
+    """
+    key, id, priority, group = message.key, message.id, message.priority, message.group
+    if type(key) is not str or len(key) > KEY_LENGTH or not key.isascii() or "\0" in key:  # most are
+        checked_text(key, "key", KEY_LENGTH)
+    if id is None:
+        id = new_id()
+    elif id == "":
+        raise InvalidMessage("id is empty: leave it out to get a fresh one")
+    else:
+        checked_text(id, "id", ID_LENGTH)
+    if priority != 0 and (not isinstance(priority, int) or not 0 <= priority < info.priorities):
+        raise InvalidMessage(
+            f"priority {priority!r} is not one of topic {info.name!r}, which has {info.priorities} (0 is the first): "
+            f"set SQLQUEUE['TOPICS'][{info.name!r}]['priorities'] before the topic is first used"
+        )
+    if group:
+        checked_name(group, "group", GROUP_LENGTH)
+    # A message without a key goes to the partition of its id: evenly spread, and a repeated id to the same one.
+    partition = partition_of(key or id, info.partitions)
+    return LogRow(info.name, partition, priority, key, id, payload, headers, group or "")
 
 
 def checked_expires(expires: float | timedelta | None, at: datetime | None) -> int | None:

@@ -25,11 +25,11 @@ from sqlqueue.database.log import Log
 from sqlqueue.database.retries import ErrorKind
 from sqlqueue.database.server_identity import forget_session
 from sqlqueue.database.sizes import LIGHT
-from sqlqueue.database.validation import log_row, refuse_dead_letters
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE, InvalidMessage, SqlqueueError
 from sqlqueue.log import withdrawing
 from sqlqueue.log.notifier import notify_after_commit
-from sqlqueue.log.topics import topic_info
+from sqlqueue.log.published_topic import log_row
+from sqlqueue.log.topics import refuse_dead_letters, topic_info
 from sqlqueue.models import ScheduledMessage
 from sqlqueue.signals import announce, message_refused
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from django.db import Error
 
 from sqlqueue.conf import settings
 from sqlqueue.core.databases import SEPARATOR
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic, did_you_mean
 from sqlqueue.core.periodic import PERIODIC_TOPIC
 from sqlqueue.core.relay import is_relay_topic
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log, all_logs, forget_layouts, logs_of
 from sqlqueue.database.session import refuse_changing_session
 from sqlqueue.database.transactions import aside, remember_once_committed
-from sqlqueue.database.validation import CREATE_TOPIC, STORED_TOPIC, TopicInfo, refuse_dead_letters, undeclared
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log.published_topic import PublishedTopic
+from sqlqueue.log.published_topic import PublishedTopic, TopicInfo
 from sqlqueue.models import Topic, dead_letter_topic
+
+CREATE_TOPIC = (
+    "INSERT INTO sqlqueue_topic (name, partitions, priorities, retention, history, databases)"
+    " VALUES (%s, %s, %s, %s, %s, %s) "
+)
+# Index: the primary key.
+STORED_TOPIC = "SELECT name, partitions, priorities, databases FROM sqlqueue_topic WHERE name = %s"
 
 _known: dict[tuple[Log, str], TopicInfo] = {}
 _published: dict[tuple[Log, str], PublishedTopic] = {}
@@ -98,6 +104,24 @@ def forget_topics() -> None:
     _known.clear()
     _published.clear()
     forget_layouts()
+
+
+def refuse_dead_letters(topic: object) -> None:
+    """Raise ConfigurationError for the topic of dead letters, which only the queue itself writes."""
+    if isinstance(topic, str) and topic.endswith(DEAD_LETTER_SUFFIX):
+        own = topic.removesuffix(DEAD_LETTER_SUFFIX)
+        raise ConfigurationError(
+            f"topic {topic!r} is for the dead letters of {own!r}, and only the queue itself writes them: publish to "
+            f"{own!r}, or to a topic whose name does not end with {DEAD_LETTER_SUFFIX!r}"
+        )
+
+
+def undeclared(topic: str, known: Iterable[str]) -> ConfigurationError:
+    """Return the error for a topic that is neither in SQLQUEUE['TOPICS'] nor there already. known: those that are."""
+    return ConfigurationError(
+        f"topic {topic!r} is not declared.{did_you_mean(topic, known)} A new one is declared in SQLQUEUE['TOPICS']: "
+        f"{{{topic!r}: {{}}}} (STRICT_TOPICS = False lets the first use of a name create its topic)"
+    )
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------

@@ -18,11 +18,10 @@ from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database import retries
 from sqlqueue.database.limits import check_row
 from sqlqueue.database.log import Log
-from sqlqueue.database.validation import log_row
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log import withdrawing
 from sqlqueue.log.notifier import notify_after_commit
-from sqlqueue.log.published_topic import checked_due
+from sqlqueue.log.published_topic import checked_due, log_row
 from sqlqueue.log.topics import planned, topic_info
 from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.operations.reschedule import Changed

@@ -11,9 +11,9 @@ from django.db import IntegrityError
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import checked_consumed
 from sqlqueue.database.log import Log
-from sqlqueue.database.validation import refuse_dead_letters
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.topic_options import CHANGEABLE, checked_overrides
+from sqlqueue.log.topics import refuse_dead_letters
 from sqlqueue.models import ConsumerGroup, Topic
 
 

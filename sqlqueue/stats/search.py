@@ -17,8 +17,8 @@ from django.db.models.functions import Length
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.outcomes import REPLAYED
 from sqlqueue.database.log import Log
-from sqlqueue.database.validation import TopicInfo
 from sqlqueue.log import layouts
+from sqlqueue.log.published_topic import TopicInfo
 from sqlqueue.log.topics import stored
 from sqlqueue.models import Message, Receipt
 from sqlqueue.payloads.content_types import content_type_of

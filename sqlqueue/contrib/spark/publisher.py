@@ -18,11 +18,11 @@ from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.limits import check_row
 from sqlqueue.database.log import Log, home_log
 from sqlqueue.database.sizes import STATEMENT
-from sqlqueue.database.validation import log_row
 from sqlqueue.exceptions import InvalidMessage, lifetime, seconds
 from sqlqueue.log.conflicts import add_many
 from sqlqueue.log.encoding import NOTHING
 from sqlqueue.log.placement import destination
+from sqlqueue.log.published_topic import log_row
 from sqlqueue.log.topics import published_topic
 from sqlqueue.payloads.versions import OF_PAYLOAD, OWN, refuse_reserved
 
