@@ -22,7 +22,7 @@ from sqlqueue.database import sequence
 from sqlqueue.database.dialects import DIALECTS
 from sqlqueue.database.limits import OWN_CONNECTIONS
 from sqlqueue.database.log import Log, all_logs, home_log, reading_log
-from sqlqueue.database.server_checks import changes_values, findings, same_kind
+from sqlqueue.database.server_checks import changes_values, findings
 from sqlqueue.database.tables import (
     OF_DEVELOPMENT,
     REFUSED,
@@ -141,7 +141,7 @@ def check_replica(databases: Sequence[str] | None = None, **kwargs: Any) -> list
     if settings.problems() or not settings.is_replica(reading_log(home_log()).alias):
         return []
     log = reading_log(home_log())
-    if not same_kind(log, home_log()):
+    if log.connection.vendor != home_log().connection.vendor:
         primary = settings.DATABASE
         text = f"READ_ALIAS {log.alias!r} is another kind of database than DATABASE {primary!r}: no replica of it"
         return [Error(text, hint="Name the alias of a replica, or leave READ_ALIAS out.", id="sqlqueue.E032")]

@@ -19,7 +19,7 @@ class Router:
         if not is_beside_the_log(model._meta.app_label):
             return None
         state = getattr(hints.get("instance"), "_state", None)
-        return state.db if state is not None and state.db in _aliases() else _alias()
+        return state.db if state is not None and state.db in _aliases() else _aliases()[0]
 
     db_for_write = db_for_read
 
@@ -29,15 +29,9 @@ class Router:
 
 
 def _aliases() -> tuple[str, ...]:
+    """Return the queue's aliases, DATABASE first. System checks ask for them too, also where an option is wrong: E001
+    tells what."""
     try:
         return settings.aliases
     except ConfigurationError:
         return (settings.given_alias(),)
-
-
-def _alias() -> str:
-    """Return the queue's alias. System checks ask for it too, also where an option is wrong: E001 tells what."""
-    try:
-        return str(settings.DATABASE)
-    except ConfigurationError:
-        return settings.given_alias()

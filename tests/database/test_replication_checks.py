@@ -2,7 +2,7 @@
 
 import pytest
 
-from sqlqueue.database.replication_checks import of_mysql
+from sqlqueue.database.server_checks import of_mysql
 
 pytestmark = pytest.mark.once
 MYSQL = {
