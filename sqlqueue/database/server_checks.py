@@ -7,17 +7,15 @@ how its replicas are set; mostly they are set as it is, and it has been one of t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 from django.core.checks import CheckMessage, Error
 from django.core.checks import Warning as Caution
-from django.db import Error as DatabaseError
 
-from sqlqueue.database.error_codes import ErrorKind, classify
 from sqlqueue.database.limits import is_pooled, isolation_variable
 from sqlqueue.database.log import Log
 from sqlqueue.database.session import change_of
+from sqlqueue.database.write_probe import write_refused
 from sqlqueue.database.writer import GALERA, cluster_kind
 
 MARIADB_LEAST = (10, 6)  # SKIP LOCKED
@@ -25,8 +23,6 @@ MYSQL_LEAST = (8, 0, 17)  # SKIP LOCKED, expression defaults, a binary collation
 POSTGRESQL_LEAST = (14,)
 SQLITE_LEAST = (3, 35)  # RETURNING
 ISOLATION_LEVELS = ("READ-COMMITTED", "REPEATABLE-READ")
-# Changes nothing, and is refused where nothing may be changed.
-WRITE = "UPDATE sqlqueue_publish_gate SET slot = slot WHERE slot IS NULL"
 # The cache of the sequence of the log's offsets, if there is a log yet.
 CACHES = """
     SELECT seqcache FROM pg_sequence JOIN pg_depend ON objid = seqrelid AND deptype IN ('a', 'i')
@@ -78,32 +74,6 @@ def changes_values(log: Log) -> list[CheckMessage]:
     """Return E047 if this thread's connection changes values. Opens it."""
     changed = change_of(log)
     return [Error(f"alias {log.alias!r}: {changed.text}", hint=changed.hint, id="sqlqueue.E047")] if changed else []
-
-
-def write_refused(log: Log) -> DatabaseError | None:
-    """Return the error with which a database refuses whatever would be written; None if it takes writes. By trial: a
-    privileged user may write where others may not."""
-    try:
-        with _at_once(log), log.atomic():
-            log.execute(WRITE)
-    except DatabaseError as error:
-        if classify(error) is ErrorKind.GONE:  # else locked for a moment; or there are no tables yet, others say so
-            return error
-    return None
-
-
-@contextmanager
-def _at_once(log: Log) -> Iterator[None]:
-    """Wait for no lock on SQLite, where another process's transaction may hold the only one for long."""
-    if log.connection.vendor != "sqlite":
-        yield
-        return
-    (timeout,) = log.execute("PRAGMA busy_timeout").fetchone()
-    log.execute("PRAGMA busy_timeout = 0")
-    try:
-        yield
-    finally:
-        log.execute(f"PRAGMA busy_timeout = {timeout:d}")
 
 
 def _too_old(name: str, version: tuple[int, ...], least: tuple[int, ...]) -> Iterator[CheckMessage]:

@@ -1,5 +1,5 @@
-"""The write probe: whether a database takes writes. Reads may go on for hours while each commit hangs, on a full disk
-for example.
+"""Whether a database takes writes: by a trial that writes nothing, or by a probe. Reads may go on for hours while each
+commit hangs, on a full disk for example.
 
 A probe writes a row and commits, in a thread and on a connection of its own, one at a time of each database: where a
 commit hangs, one thread does.
@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from django.db import Error, connections
@@ -20,7 +22,34 @@ from sqlqueue.database.log import Log
 TIMEOUT = 2.0  # seconds that a probe has until it hangs
 PROBE = "probe"  # the name of its row
 WRITE = "INSERT INTO sqlqueue_duty (name, began_at) VALUES (%s, {now})"
+NOTHING = "UPDATE sqlqueue_publish_gate SET slot = slot WHERE slot IS NULL"  # is refused where nothing may be changed
 NO_RIGHTS = (1044, 1142, 1143, "42501")  # who only looks at a queue need not be able to write: that says nothing
+
+
+def write_refused(log: Log) -> Error | None:
+    """Return the error with which a database refuses whatever would be written; None if it takes writes. By trial: a
+    privileged user may write where others may not."""
+    try:
+        with _at_once(log), log.atomic():
+            log.execute(NOTHING)
+    except Error as error:
+        if classify(error) is ErrorKind.GONE:  # else locked for a moment; or there are no tables yet, others say so
+            return error
+    return None
+
+
+@contextmanager
+def _at_once(log: Log) -> Iterator[None]:
+    """Wait for no lock on SQLite, where another process's transaction may hold the only one for long."""
+    if log.connection.vendor != "sqlite":
+        yield
+        return
+    (timeout,) = log.execute("PRAGMA busy_timeout").fetchone()
+    log.execute("PRAGMA busy_timeout = 0")
+    try:
+        yield
+    finally:
+        log.execute(f"PRAGMA busy_timeout = {timeout:d}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +106,8 @@ def start(log: Log) -> Probe:
 
 
 def _write(log: Log) -> None:
-    connection = log.connection
-    if connection.vendor == "sqlite":
-        with connection.cursor() as cursor:
-            cursor.execute("PRAGMA busy_timeout = 0")  # a lock that another one holds is no fault
-    log.execute(f"{WRITE} {log.dialect.upsert('name', {'began_at': '{new:began_at}'})}", (PROBE,))
+    with _at_once(log):  # a lock that another one holds is no fault
+        log.execute(f"{WRITE} {log.dialect.upsert('name', {'began_at': '{new:began_at}'})}", (PROBE,))
 
 
 def _says_nothing(log: Log, error: Error) -> bool:

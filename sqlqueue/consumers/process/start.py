@@ -17,7 +17,7 @@ from sqlqueue.consumers.background.errors import Trouble
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
-from sqlqueue.database.server_checks import write_refused
+from sqlqueue.database.write_probe import write_refused
 
 logger = logging.getLogger("sqlqueue")
 

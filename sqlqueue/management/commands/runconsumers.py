@@ -32,8 +32,9 @@ from sqlqueue.core.keys import did_you_mean
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.settings import MOST_THREADS
 from sqlqueue.database.log import Log, all_logs, home_log
-from sqlqueue.database.server_checks import describe, write_refused
+from sqlqueue.database.server_checks import describe
 from sqlqueue.database.tables import pending_migrations
+from sqlqueue.database.write_probe import write_refused
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases.heartbeat import subscriber_name
 from sqlqueue.log.topic_options import all_differences, apply_settings, told
