@@ -23,10 +23,10 @@ from sqlqueue.database.gate import insert_many
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.limits import check_row
 from sqlqueue.database.log import Log, all_logs, logs_of
-from sqlqueue.log.published_topic import log_row
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log.conflicts import add_many
 from sqlqueue.log.notifier import notify_after_commit
+from sqlqueue.log.published_topic import log_row
 from sqlqueue.log.topics import published_topic, topic_info
 from sqlqueue.models import Message
 
