@@ -17,8 +17,7 @@ class BatchesConfig(AppConfig):
 
     def ready(self) -> None:
         """Register them."""
-        from sqlqueue.contrib.batches import checks  # noqa: F401  the import registers them
-        from sqlqueue.contrib.batches.effect import MEMBERS
+        from sqlqueue.contrib.batches.effect import MEMBERS  # the import registers the check
         from sqlqueue.core.effects import register
 
         register(MEMBERS)

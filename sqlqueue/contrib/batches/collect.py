@@ -1,14 +1,19 @@
-"""Deletes batches that have ended once their retention is over."""
+"""Deletes batches that have ended once their retention is over; and the system check of that setting."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from django.core.checks import CheckMessage, Error, register
+
+from sqlqueue.checks import TAG
 from sqlqueue.conf import app_retention
 from sqlqueue.contrib.batches.models import Batch, BatchMember
 from sqlqueue.core.bounds import WEEK
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
+from sqlqueue.exceptions import ConfigurationError
 
 AT_ONCE = 500  # batches of one transaction
 MEMBERS_AT_ONCE = 1_000  # rows of one transaction
@@ -26,6 +31,16 @@ def retention() -> float | None:
     """Return for how many seconds a batch that has ended is kept, as SQLQUEUE_BATCHES["RETENTION"] says; None: for
     ever. Raises ConfigurationError if that setting is wrong."""
     return app_retention("SQLQUEUE_BATCHES", WEEK)
+
+
+@register(TAG)
+def check_retention(**kwargs: Any) -> list[CheckMessage]:
+    """sqlqueue_batches.E001: the setting SQLQUEUE_BATCHES is wrong."""
+    try:
+        retention()
+    except ConfigurationError as error:
+        return [Error(str(error), hint="docs/guide.md has its option.", id="sqlqueue_batches.E001")]
+    return []
 
 
 def collect(log: Log) -> int:
