@@ -13,15 +13,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
 from sqlqueue.contrib.spark.archive import Archive
-from sqlqueue.contrib.spark.archive_rows import (
-    MESSAGES,
-    OFFSET_COLUMN,
-    RECEIPTS,
-    TIME_COLUMN,
-    rows_between,
-    utc_day,
-    utc_hour,
-)
+from sqlqueue.contrib.spark.archive_rows import OFFSET_COLUMN, TIME_COLUMN, rows_between, utc_day, utc_hour
+from sqlqueue.contrib.spark.manifest import MESSAGES, RECEIPTS
 from sqlqueue.core.error_text import fingerprint
 from sqlqueue.database.log import Log
 

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sqlqueue.contrib.spark.archive_rows import KINDS, MESSAGES
 from sqlqueue.contrib.spark.manifest import (
+    KINDS,
+    MESSAGES,
     ForeignSegment,
     Manifest,
     data_folder,

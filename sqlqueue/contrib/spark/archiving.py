@@ -4,7 +4,7 @@ the files again."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,15 +16,16 @@ from pyspark.sql import Observation, SparkSession
 from sqlqueue.contrib.spark.archive import Archive
 from sqlqueue.contrib.spark.archive_rows import (
     SCHEMA_VERSION,
+    WRITTEN,
     SegmentTotals,
     archived,
     as_totals,
     rows_between,
     total_columns,
     totals_of,
+    write_files,
 )
 from sqlqueue.contrib.spark.manifest import DamagedArchive, data_folder, escaped, file_of, manifest_path
-from sqlqueue.contrib.spark.parquet import WRITTEN, write
 
 if TYPE_CHECKING:  # needs Django, which this module does without
     from sqlqueue.contrib.spark.archivist import Archivist, OffsetRange
@@ -71,9 +72,13 @@ def archive_topic(
         folder.store.end(_run(owner))
 
 
-def differences(spark: SparkSession, segments: Sequence[ArchiveSegment], folder: Archive, kind: str) -> list[str]:
-    """Read each segment of a topic again, and return a line for each difference; go on after a damaged segment."""
-    return [f"{segment}: {wrong}" for segment in segments for wrong in _differences(spark, segment, folder, kind)]
+def differences(spark: SparkSession, owner: Archivist, folder: Archive, kind: str) -> list[str]:
+    """Read each segment of a topic again, and return a line for each difference, also for what is in no segment, and
+    for segments and files that the database does not have; go on after a damaged segment."""
+    segments = owner.segments(kind)
+    found = [f"{segment}: {wrong}" for segment in segments for wrong in _differences(spark, segment, folder, kind)]
+    unknown = folder.unknown(kind, owner.topic, {segment.path for segment in segments})
+    return found + gaps(segments, owner.lost_to(kind)) + [f"{path} is in no manifest" for path in unknown]
 
 
 def gaps(segments: Sequence[ArchiveSegment], lost_to: int) -> list[str]:
@@ -88,12 +93,6 @@ def gaps(segments: Sequence[ArchiveSegment], lost_to: int) -> list[str]:
         for segment, last, end in zip(segments, before, after)
         if end > last
     ]
-
-
-def unknown_segments(topic: str, segments: Iterable[ArchiveSegment], folder: Archive, kind: str) -> list[str]:
-    """Return a line for each segment of a topic in the folder that the manifest does not have."""
-    known = {segment.path for segment in segments}
-    return [f"{path} is in no manifest" for path in folder.unknown(kind, topic, known)]
 
 
 def _differences(spark: SparkSession, segment: ArchiveSegment, folder: Archive, kind: str) -> list[str]:
@@ -172,7 +171,7 @@ def _write(
     observation = Observation()
     frame = archived(rows_between(spark, owner.log, kind, topic, first, last), kind)
     frame = frame.observe(observation, *total_columns(kind)).coalesce(max(1, -(-rows // ROWS_OF_A_FILE)))
-    files = frame.mapInArrow(partial(write, store, begun, escaped(owner.name)), WRITTEN)
+    files = frame.mapInArrow(partial(write_files, store, begun, escaped(owner.name)), WRITTEN)
     written = {row["name"]: row["bytes"] for row in files.collect()}
     observed = as_totals(observation.get)
     store.finish(begun, whole, written)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
+from django.db import Error
 from django.db.models import Count, F, Max, Sum
 
 from sqlqueue.conf import settings
-from sqlqueue.contrib.spark.models import ArchiveSegment
-from sqlqueue.contrib.spark.models.archive_segment import MESSAGES, RECEIPTS, ArchiveSegmentQuerySet
-from sqlqueue.contrib.spark.whole_topic import Holders, RenewalLoop, insist, take_all
+from sqlqueue.contrib.spark.manifest import MESSAGES, RECEIPTS
+from sqlqueue.contrib.spark.models import ArchiveSegment, ArchiveSegmentQuerySet
+from sqlqueue.contrib.spark.whole_topic import Holders, RenewalLoop, take_all
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import Horizon, highest_offset
@@ -26,6 +29,8 @@ from sqlqueue.leases.acquire import AcquiredPartition
 from sqlqueue.leases.renewal import Renewal
 from sqlqueue.log import fence, groups
 from sqlqueue.models import Message, Receipt, Topic
+
+logger = logging.getLogger("sqlqueue")
 
 T = TypeVar("T")
 
@@ -174,7 +179,7 @@ def archivist(
     name = heartbeat.subscriber_name()
     # A segment may take longer than a lease lasts; that they are lost shows at the commit.
     renewal = Renewal(log, name, [(group, topic)], settings.LEASE_DURATION)
-    renewing = RenewalLoop(renewal, settings.HEARTBEAT_INTERVAL, insist)
+    renewing = RenewalLoop(renewal, settings.HEARTBEAT_INTERVAL, _not_renewed)
     renewing.start()
     try:
         release.shorten_stale(log, settings.LEASE_DURATION)  # there may be no consumer process that does it
@@ -194,10 +199,11 @@ def archivist(
         )
         yield Archivist(log, options, name, horizon, taken)
     finally:
-        renewing.stop()
-        retries.close_lost_connections()
-        release.free(log, name)
-        heartbeat.leave(log, name)
+        renewing.leave()
+
+
+def _not_renewed(error: Error) -> None:
+    logger.warning(logfmt("archive_heartbeat_failed", error=error))
 
 
 def _holders(others: Holders) -> str:

@@ -46,8 +46,8 @@ def as_messages(
         reasons = [F.col(UNFIT)] if UNFIT in rows.columns else []
         why = F.coalesce(*reasons, no_time(rows, time))
         body = F.when(why.isNull(), body).otherwise(F.raise_error(F.concat(F.col(FILE), F.lit(": "), why)))
-    key_text = F.coalesce(_joined(rows, key), F.lit("")) if key else F.lit("")
-    id_text = _joined(rows, id) if id else hashed(rows, key, names)
+    key_text = F.coalesce(joined([text_of(rows, name) for name in key]), F.lit("")) if key else F.lit("")
+    id_text = joined([text_of(rows, name) for name in id]) if id else hashed(rows, key, names)
     columns = [body.alias("payload"), key_text.alias("key"), id_text.alias("id"), _headers(rows, time).alias("headers")]
     for number, name in enumerate(order):
         column = _own(rows, name)
@@ -134,10 +134,6 @@ def _own(rows: DataFrame, name: str) -> Column:
 
 def _time_of(rows: DataFrame, name: str) -> Column:
     return _own(rows, name).try_cast("timestamp")
-
-
-def _joined(rows: DataFrame, names: Sequence[str]) -> Column:
-    return joined([text_of(rows, name) for name in names])
 
 
 def _headers(rows: DataFrame, time: str) -> Column:

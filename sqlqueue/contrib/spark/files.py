@@ -7,7 +7,7 @@ Spark infers from all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -45,18 +45,17 @@ def read_files(
 
     The types of CSV are inferred from all rows, so that one more row may change them. The column TEXTS keeps the text
     of each value in the file, of which as_messages() makes keys and ids. JSON has the column LINE only. Raises
-    ConfigurationError if no file is there, or if no row of CSV can be read.
+    Spark's AnalysisException if no file is there, and ConfigurationError if no row of CSV can be read.
     """
     refuse_other_zone(spark)
     given = {**DEFAULTS.get(form, {}), **(options or {})}
-    found = expanded(spark, paths)
     if form == "json":
-        lines = spark.read.options(**given).text(found).where("trim(value) != ''")
+        lines = spark.read.options(**given).text(list(paths)).where("trim(value) != ''")
         is_object = F.try_variant_get(F.try_parse_json("value"), "$", "map<string,variant>").isNotNull()
         columns = [F.col("value").alias(LINE), F.when(~is_object, F.lit(NO_OBJECT)).alias(UNFIT)]
         return lines.select(*columns, *_position(form))
     reader = spark.read.format(form).options(**given, **(OF_CSV if form == "csv" else {}))
-    files = reader.load(found)
+    files = reader.load(list(paths))
     kinds = [kind for kind in files.schema if kind.name != RECORD]
     if taken := {kind.name for kind in kinds} & set(HIDDEN):
         raise ConfigurationError(f"the files have a column {min(taken)!r}, a name that is used for other things here")
@@ -65,29 +64,11 @@ def read_files(
         if not kinds:
             raise ConfigurationError(f"no row of {', '.join(paths)} can be read as {form}")
         texts = [StructField(name, StringType()) for name in (*(kind.name for kind in kinds), RECORD)]
-        files = reader.schema(StructType(texts)).load(found)
+        files = reader.schema(StructType(texts)).load(list(paths))
         columns = [_typed(kind, given).alias(kind.name, metadata={TEXT: kind.name}) for kind in kinds]
         columns.append(F.struct(*(quoted(kind.name) for kind in kinds)).alias(TEXTS))
         columns += [F.col(RECORD), _unfit(kinds, given).alias(UNFIT)]
     return files.select(*columns, *_position(form))
-
-
-def expanded(spark: SparkSession, paths: Iterable[str]) -> list[str]:
-    """Return the files and folders that paths name, which may have wildcards. Raises ConfigurationError for a path with
-    nothing there.
-
-    Spark itself would log a failure of Java's for a single path with wildcards.
-    """
-    jvm, configuration = spark._jvm, spark.sparkContext._jsc.hadoopConfiguration()
-    assert jvm is not None
-    found: list[str] = []
-    for text in paths:
-        path = jvm.org.apache.hadoop.fs.Path(text)
-        some = path.getFileSystem(configuration).globStatus(path)
-        if not some:
-            raise ConfigurationError(f"there is no file {text}")
-        found += [str(status.getPath().toString()) for status in some]
-    return found
 
 
 def quoted(name: str) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:  # needs Django, which this module does without
     from sqlqueue.contrib.spark.models import ArchiveSegment
 
+KINDS = MESSAGES, RECEIPTS = "messages", "receipts"
 MANIFESTS = "_manifests"
 OF_TOKEN = 20  # digits: names sort as tokens do
 

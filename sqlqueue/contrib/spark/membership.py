@@ -10,15 +10,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from django.db import Error
 
 from sqlqueue.conf import settings
 from sqlqueue.contrib.spark.options import SourceOptions
-from sqlqueue.contrib.spark.plan import holds_any, wait_for_horizon
+from sqlqueue.contrib.spark.plan import holds_any
 from sqlqueue.contrib.spark.project import Project
-from sqlqueue.contrib.spark.whole_topic import RenewalLoop, skip, take_all
+from sqlqueue.contrib.spark.whole_topic import RenewalLoop, take_all
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
@@ -27,8 +28,8 @@ from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity, select
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases.acquire import AcquiredPartition
-from sqlqueue.leases.heartbeat import leave, subscriber_name
-from sqlqueue.leases.release import free, shorten_stale
+from sqlqueue.leases.heartbeat import subscriber_name
+from sqlqueue.leases.release import shorten_stale
 from sqlqueue.leases.renewal import Renewal, Renewed, Shown
 from sqlqueue.log import fence
 from sqlqueue.log.groups import LATEST, lock_topic, register_at, revoke
@@ -57,7 +58,7 @@ class Membership:
         self.name = STREAM + subscriber_name()
         self.server = ServerIdentity(log)
         self._horizon = Horizon(log, self.server)
-        floor = wait_for_horizon(log, horizon_timeout, self.server)
+        floor = self._horizon.wait(horizon_timeout)
         for topic in self.topics:
             register_at(log, group, topic, floor if start == LATEST else 0, self.server)
         self._refuse_consumers()
@@ -71,15 +72,19 @@ class Membership:
         settled = {topic: self._settled_by_all(topic, floor) for topic in self.topics}
         self.settled = min(settled.values())
         self._reachable = min(max(offset, settled[topic]) for topic, offset in self._reached().items())
-        renewal = Renewal(log, self.name, [(group, topic) for topic in topics], settings.LEASE_DURATION, _shown)
-        renewal.beat()
-        self._renewing = RenewalLoop(renewal, settings.HEARTBEAT_INTERVAL, skip(self._not_renewed), self._renewed)
-        self._renewing.start(at_once=False)
+        shown, subscriptions = partial(Shown, activity="a Spark stream"), [(group, topic) for topic in topics]
+        renewal = Renewal(log, self.name, subscriptions, settings.LEASE_DURATION, shown)
+        self._renewing = RenewalLoop(renewal, settings.HEARTBEAT_INTERVAL, self._not_renewed, self._renewed)
+        self._renewing.start()
 
     def paused(self) -> bool:
         """Tell whether the group, or one of the topics, is paused."""
         topics = Topic.objects.using(self.log.alias).filter(name__in=self.topics)
         return self._groups().filter(paused=True).exists() or topics.filter(paused=True).exists()
+
+    def wait_for_horizon(self, timeout: float) -> int:
+        """Return the present horizon. Raises HorizonUnknown if a transaction that publishes stays open so long."""
+        return self._horizon.wait(timeout)
 
     def horizon(self) -> int:
         """Return the horizon, after probing for at most a second."""
@@ -161,14 +166,11 @@ class Membership:
 
     def abandon(self) -> None:
         """Stop renewing: the server is not there, or is another one."""
-        self._renewing.stop(10)
+        self._renewing.stop()
 
     def leave(self) -> None:
         """Stop renewing and release the leases, so that the next owner does not wait."""
-        self.abandon()
-        retries.close_lost_connections()
-        leave(self.log, self.name)
-        free(self.log, self.name)
+        self._renewing.leave()
 
     def _settled_by_all(self, topic: str, floor: int) -> int:
         """Return the highest offset, at most `floor`, up to which no partition of a topic has a message to read."""
@@ -223,10 +225,6 @@ class Membership:
 
     def _not_renewed(self, error: Error) -> None:
         logger.warning(logfmt("stream_heartbeat_failed", group=self.group, error=error))
-
-
-def _shown() -> Shown:
-    return Shown(activity="a Spark stream")
 
 
 def refuse_skipped(

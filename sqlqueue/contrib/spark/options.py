@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 from sqlqueue.contrib.spark.tables import MESSAGES, RECEIPTS, RECEIPTS_BY_ID, TABLES, Table
 from sqlqueue.core.keys import GROUP_LENGTH, checked_name, checked_topic, did_you_mean
@@ -77,10 +77,9 @@ def read(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> Source
     table = text.get("table", MESSAGES.name)
     if table not in TABLES:
         raise ConfigurationError(f"there is no table {table!r} to read.{did_you_mean(table, TABLES)}")
-    if text.get("start", "earliest") not in ("earliest", "latest"):
-        raise ConfigurationError(f"start must be earliest or latest, not {text['start']!r}")
-    if text.get("ids", "column") not in ("column", "none"):
-        raise ConfigurationError(f"ids must be column or none, not {text['ids']!r}")
+    for name, choices in (("start", ("earliest", "latest")), ("ids", ("column", "none"))):
+        if text.get(name, choices[0]) not in choices:
+            raise ConfigurationError(f"{name} must be {' or '.join(choices)}, not {text[name]!r}")
     first, last, by_id = "from", "to", "fromId" in text or "toId" in text
     if by_id:
         if table != RECEIPTS.name or "from" in text or "to" in text:
@@ -149,5 +148,4 @@ def utc_time(text: str, name: str) -> datetime:
 
 def microseconds(at: datetime) -> int:
     """Return an aware time as whole microseconds since 1970."""
-    passed = at - datetime(1970, 1, 1, tzinfo=timezone.utc)
-    return (passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds
+    return (at - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)

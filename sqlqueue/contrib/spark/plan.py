@@ -30,25 +30,6 @@ RECEIPTS_ENDS = "SELECT MIN(id), MAX(id) FROM sqlqueue_receipt"  # index: the pr
 COUNT = "SELECT ({column} - %s) {div} %s AS bucket, COUNT(*) FROM {stored}{index} WHERE {where} GROUP BY bucket"
 
 
-def wait_for_horizon(log: Log, timeout: float, server: ServerIdentity | None = None) -> int:
-    """Return the present horizon; of this server, see Horizon.
-
-    Raises HorizonUnknown if a transaction that publishes stays open for `timeout` seconds.
-    """
-    return Horizon(log, server).wait(timeout)
-
-
-def lowest(log: Log) -> int:
-    """Return the lowest offset in the log; 1 if it is empty."""
-    return log.execute(LOWEST).fetchone()[0] or 1
-
-
-def receipts_ends(log: Log) -> tuple[int, int]:
-    """Return the lowest and the highest id of a receipt; (1, 0) if there is none."""
-    low, high = log.execute(RECEIPTS_ENDS).fetchone()
-    return low or 1, high or 0
-
-
 def index_conditions(log: Log, options: SourceOptions, server: ServerIdentity | None = None) -> list[Condition]:
     """Return conditions on topic, partition and priority, the first columns of the log's index (topic, partition,
     priority, offset), which hold for all rows that the options ask for."""
@@ -111,13 +92,13 @@ def batch(
     if not table.offset_column:
         return [Portion(restrictions(log, options), [(0, 0, "")])]
     if table == RECEIPTS_BY_ID:
-        low, high = receipts_ends(log)
-        high = high if options.high is None else min(high, options.high)
-        return portions(log, options, max(low, options.low), high, tasks, server)
-    high = known_horizon(log) if known_horizon else wait_for_horizon(log, options.horizon_timeout, server)
+        lowest, high = log.execute(RECEIPTS_ENDS).fetchone()
+    else:
+        high = known_horizon(log) if known_horizon else Horizon(log, server).wait(options.horizon_timeout)
+        lowest = None if table is RECEIPTS else log.execute(LOWEST).fetchone()[0]
+    high = high or 0
     high = high if options.high is None else min(high, options.high)
-    low = options.low if table is RECEIPTS else max(options.low, lowest(log))
-    return portions(log, options, low, high, tasks, server)
+    return portions(log, options, max(lowest or 1, options.low), high, tasks, server)
 
 
 def portions(
@@ -129,7 +110,7 @@ def portions(
     """
     table = options.table
     leading = index_conditions(log, options, server) if table.in_log else []
-    ranges = measure(counter(log, table, leading, server), low, high, tasks)
+    ranges = list(measure(counter(log, table, leading, server), low, high, tasks))
     parts = max(1, min(tasks, -(-sum(found.rows for found in ranges) // LEAST_ROWS)))
     conditions = [*leading, *restrictions(log, options)]
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,59 +28,62 @@ from sqlqueue.log.topics import published_topic
 from sqlqueue.payloads.versions import OF_PAYLOAD, OWN, refuse_reserved
 
 
-class Publisher:
-    """Publishes the rows of one task in statements of at most 1,000 rows and 2 MB each, each committed by itself."""
+def publish(options: SourceOptions, batches: Iterator[Any]) -> None:
+    """Publish the rows of Arrow batches, in statements of at most 1,000 rows and 4 MB each, each committed by itself.
+    Raises InvalidMessage."""
+    waiting: defaultdict[Log, list[LogRow]] = defaultdict(list)
+    sizes: defaultdict[Log, float] = defaultdict(float)  # in bytes, of what waits
+    for values in (values for batch in batches for values in _values(batch)):
+        log, row = _row(options, **values)
+        some, size = waiting[log], row_size(row)
+        if len(some) >= log.dialect.rows_of_one_insert or sizes[log] + size > STATEMENT:
+            retries.run_statement(log, _add, log, some)
+            some.clear()
+            sizes[log] = 0
+        some.append(row)
+        sizes[log] += size
+    for log, some in waiting.items():
+        retries.run_statement(log, _add, log, some)
 
-    def __init__(self, options: SourceOptions):
-        self._ids, self._topic = options.ids, next(iter(options.topics), None)
-        self._waiting: dict[Log, list[LogRow]] = {}
-        self._sizes: dict[Log, float] = {}  # in bytes, of what waits
 
-    def take(self, batch: Any) -> None:
-        """Publish the rows of an Arrow batch, or let them wait for others. Raises InvalidMessage."""
-        columns = {name: batch.column(name) for name in batch.schema.names}
-        nothing = [None] * batch.num_rows
-        lists = (columns[name].to_pylist() if name in columns else nothing for name in COLUMNS)
-        for topic, value, body, key, id, head, priority, delay, expires, group in zip(*lists):
-            if id is None and self._ids == "column":
-                raise InvalidMessage("a row has no id, so that a repeated task would publish it again: " + IDS)
-            text = NOTHING if value is None else checked_json(value)
-            if body is not None and text != NOTHING:
-                raise InvalidMessage("a row has a payload and a body (bytes): leave one of them null")
-            message = NewMessage(None, key=key or "", id=id, priority=priority or 0, delay=delay, group=group or "")
-            self._add(topic or self._topic, message, text, _headers(head), body, expires)
+def _values(batch: Any) -> Iterator[dict[str, Any]]:
+    """Yield the values of each row, by column; of columns that there are not, None."""
+    nothing = [None] * batch.num_rows
+    columns = [batch.column(name).to_pylist() if name in batch.schema.names else nothing for name in COLUMNS]
+    return (dict(zip(COLUMNS, values)) for values in zip(*columns))
 
-    def _add(
-        self, topic: str | None, message: NewMessage, payload: str, headers: str | None, body: Any, expires: Any
-    ) -> None:
-        if topic is None:
-            raise InvalidMessage("a row has no topic: fill the column topic, or set the option topic")
-        log = home_log()
-        if settings.several:
-            log = destination(topic, message.key, message.id, relay=False).log
-        row = log_row(published_topic(log, topic).info, message, payload, headers)
-        if body is not None:
-            row = row._replace(body=bytes(body))
-        if expires is not None:
-            row = row._replace(expires=round(lifetime(expires) * 1_000_000))
-        check_row(log, row, settings.MAX_PAYLOAD_BYTES)
-        delay = None if message.delay is None else seconds(message.delay)
-        row = row._replace(scheduled_for=delay, named=message.id is not None)
-        waiting, size = self._waiting.setdefault(log, []), row_size(row)
-        if len(waiting) >= log.dialect.rows_of_one_insert or self._sizes.get(log, 0) + size > STATEMENT:
-            self._flush(log)
-        waiting.append(row)
-        self._sizes[log] = self._sizes.get(log, 0) + size
 
-    def flush(self) -> None:
-        """Publish what waits."""
-        for log in self._waiting:
-            self._flush(log)
-
-    def _flush(self, log: Log) -> None:
-        retries.run_statement(log, _add, log, self._waiting[log])
-        self._waiting[log].clear()
-        self._sizes[log] = 0
+def _row(
+    options: SourceOptions,
+    topic: str | None,
+    payload: str | None,
+    body: bytes | None,
+    key: str | None,
+    id: str | None,
+    headers: str | None,
+    priority: int | None,
+    delay: float | None,
+    expires: float | None,
+    target_group: str | None,
+) -> tuple[Log, LogRow]:
+    """Return a message, checked, and the log that it belongs to."""
+    topic = topic or next(iter(options.topics), None)
+    text = NOTHING if payload is None else checked_json(payload)
+    if id is None and options.ids == "column":
+        raise InvalidMessage("a row has no id, so that a repeated task would publish it again: " + IDS)
+    if body is not None and text != NOTHING:
+        raise InvalidMessage("a row has a payload and a body (bytes): leave one of them null")
+    if topic is None:
+        raise InvalidMessage("a row has no topic: fill the column topic, or set the option topic")
+    message = NewMessage(None, key=key or "", id=id, priority=priority or 0, group=target_group or "")
+    log = destination(topic, message.key, id, relay=False).log if settings.several else home_log()
+    row = log_row(published_topic(log, topic).info, message, text, _headers(headers))
+    row = row._replace(
+        body=None if body is None else bytes(body),
+        expires=None if expires is None else round(lifetime(expires) * 1_000_000),
+    )
+    check_row(log, row, settings.MAX_PAYLOAD_BYTES)
+    return log, row._replace(scheduled_for=None if delay is None else seconds(delay), named=id is not None)
 
 
 def _add(log: Log, rows: Sequence[LogRow]) -> None:
@@ -89,14 +93,6 @@ def _add(log: Log, rows: Sequence[LogRow]) -> None:
         return
     known = ids_scheduled(log, rows)
     insert_many(log, [row for row in rows if identity_of(row) not in known], may_repeat=True)
-
-
-def publish(options: SourceOptions, batches: Iterator[Any]) -> None:
-    """Publish the rows of Arrow batches."""
-    publisher = Publisher(options)
-    for batch in batches:
-        publisher.take(batch)
-    publisher.flush()
 
 
 def _headers(value: str | None) -> str | None:

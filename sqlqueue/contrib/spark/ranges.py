@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 ROWS_OF_ONE_QUERY = 50_000
@@ -21,28 +21,26 @@ class CountedRange(NamedTuple):
     rows: int
 
 
-def measure(count: Count, low: int, high: int, tasks: int = 1, most: int | None = None) -> list[CountedRange]:
-    """Return the ascending ranges that hold the rows with offsets from `low` to `high`, each with at most `most` rows
+def measure(count: Count, low: int, high: int, tasks: int = 1, most: int | None = None) -> Iterator[CountedRange]:
+    """Yield the ascending ranges that hold the rows with offsets from `low` to `high`, each with at most `most` rows
     (default: an eighth of a task's share).
 
     It counts once if the rows are spread somewhat evenly, and once more for each bucket that holds too many.
     """
     if high < low:
-        return []
+        return
     span = high - low + 1
     width = -(-span // max(BUCKETS, min(span // ROWS_OF_ONE_QUERY, 100_000)))
     buckets = count(low, high, width)
     if most is None:
         most = min(ROWS_OF_ONE_QUERY, max(ROWS_WORTH_PARTING, sum(buckets.values()) // (8 * tasks)))
-    found: list[CountedRange] = []
     for bucket, rows in sorted(buckets.items()):
         first = low + bucket * width
         last = min(high, first + width - 1)
         if rows > most and width > 1:
-            found += measure(count, first, last, tasks, most)
+            yield from measure(count, first, last, tasks, most)
         elif rows:
-            found.append(CountedRange(first, last, rows))
-    return found
+            yield CountedRange(first, last, rows)
 
 
 def share(ranges: Sequence[CountedRange], parts: int, most: int = ROWS_OF_ONE_QUERY) -> list[list[CountedRange]]:
@@ -67,21 +65,14 @@ def share(ranges: Sequence[CountedRange], parts: int, most: int = ROWS_OF_ONE_QU
 
 def end_of(count: Count, low: int, high: int, rows: int) -> int:
     """Return an offset such that about `rows` rows, not more but at least one, lie from `low` up to it; `high` if there
-    are fewer."""
+    are fewer. It counts no further than that."""
     span = max(rows, 1)
     while True:
-        last = min(high, low + span - 1)
-        width = -(-(last - low + 1) // BUCKETS)
-        counted = 0
-        for bucket, found in sorted(count(low, last, width).items()):
-            first = low + bucket * width
-            if counted + found > rows:
-                if counted:
-                    return first - 1
-                if width == 1:
-                    return first
-                return end_of(count, first, min(last, first + width - 1), rows)
-            counted += found
-        if last == high or counted == rows:
+        last, taken = min(high, low + span - 1), 0
+        for found in measure(count, low, last, most=max(1, rows // 8)):
+            if taken + found.rows > rows:
+                return found.low - 1
+            taken += found.rows
+        if last == high or taken == rows:
             return last
         span *= 4

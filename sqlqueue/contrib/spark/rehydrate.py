@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sqlqueue.contrib.spark.archive import parts, with_databases
-from sqlqueue.contrib.spark.archive_rows import MESSAGES
 from sqlqueue.contrib.spark.backfill import joined
 from sqlqueue.contrib.spark.files import ROW
-from sqlqueue.contrib.spark.manifest import DamagedArchive, without_gaps
+from sqlqueue.contrib.spark.manifest import MESSAGES, DamagedArchive, without_gaps
 from sqlqueue.contrib.spark.options import microseconds, utc_time
 from sqlqueue.exceptions import ConfigurationError
 
@@ -67,22 +66,18 @@ def in_range(
 ) -> DataFrame:
     """Return the messages of a topic from offset `first` to `last`, both included, published from `since` (included) to
     `until` (excluded), in UTC; of one key, or of all. Raises ConfigurationError for what is no time."""
-    rows = archived.where(F.col("topic") == topic)
-    if first is not None:
-        rows = rows.where(F.col("offset") >= first)
-    if last is not None:
-        rows = rows.where(F.col("offset") <= last)
-    if since:  # the date chooses folders, the time rows
-        at = utc_time(since, "since")
-        rows = rows.where((F.col("date") >= f"{at:%Y-%m-%d}") & (F.col("created_at") >= _literal(at)))
-    if until:
-        at = utc_time(until, "until")
-        rows = rows.where((F.col("date") <= f"{at:%Y-%m-%d}") & (F.col("created_at") < _literal(at)))
-    return rows if key is None else rows.where(F.col("key") == key)
+    offset, at = F.col("offset"), F.col("created_at")
+    conditions = [F.col("topic") == topic]
+    conditions += [] if first is None else [offset >= first]
+    conditions += [] if last is None else [offset <= last]
+    conditions += [at >= _time(since, "since")] if since else []
+    conditions += [at < _time(until, "until")] if until else []
+    conditions += [] if key is None else [F.col("key") == key]
+    return reduce(DataFrame.where, conditions, archived)
 
 
-def _literal(at: datetime) -> Column:
-    return F.timestamp_micros(F.lit(microseconds(at)))
+def _time(text: str, name: str) -> Column:
+    return F.timestamp_micros(F.lit(microseconds(utc_time(text, name))))
 
 
 def rehydrated(archived: DataFrame, *, group: str = "", label: str = "", same_ids: bool = False) -> DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -46,26 +47,17 @@ class StreamBatch(NamedTuple):
     checkpoint: str
 
 
+@dataclass(frozen=True)
 class Portion(InputPartition):
-    """The rows of one task: ranges (low, high, index), each read by one statement, and the conditions of all rows.
-    database: where they are; server: the identity of the server for which this was
-    planned; "" if it is not compared; batch: of a stream, whose group the task tells that it was read."""
+    """The rows of one task: the conditions of all rows, and ranges (low, high, index), each read by one statement.
+    database: where they are; server: the identity of the server for which this was planned; "" if it is not compared;
+    batch: of a stream, whose group the task tells that it was read."""
 
-    def __init__(
-        self,
-        conditions: Sequence[Condition],
-        ranges: Sequence[tuple[int, int, str]],
-        database: str = "",
-        server: str = "",
-        batch: StreamBatch | None = None,
-    ):
-        super().__init__(len(ranges))
-        self.conditions, self.ranges, self.database, self.server = tuple(conditions), tuple(ranges), database, server
-        self.batch = batch
-
-    def on(self, database: str, server: str, batch: StreamBatch | None = None) -> Portion:
-        """Return the same of a database, on a server, in a batch."""
-        return Portion(self.conditions, self.ranges, database, server, batch)
+    conditions: Sequence[Condition]
+    ranges: Sequence[tuple[int, int, str]]
+    database: str = ""
+    server: str = ""
+    batch: StreamBatch | None = None
 
 
 def where(conditions: Sequence[Condition]) -> tuple[str, list[Any]]:
@@ -144,21 +136,15 @@ def batches(chunks: Iterable[list[tuple[Any, ...]]], columns: Sequence[Column]) 
         rows += chunk
         weight += sum(len(row[index] or "") for row in chunk for index in heavy)
         if len(rows) >= ROWS or weight >= BYTES:
-            yield _batch(rows, columns, schema)
+            yield _batch(rows, schema)
             rows, weight = [], 0
     if rows:
-        yield _batch(rows, columns, schema)
+        yield _batch(rows, schema)
 
 
-def _batch(rows: list[tuple[Any, ...]], columns: Sequence[Column], schema: Any) -> Any:
-    arrays = [_array(values, column) for values, column in zip(zip(*rows), columns)]
+def _batch(rows: list[tuple[Any, ...]], schema: Any) -> Any:
+    arrays = [pa.array(values, field.type) for values, field in zip(zip(*rows), schema)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _array(values: Sequence[Any], column: Column) -> Any:
-    if column.kind == TIME:
-        return pa.array(values, pa.int64()).cast(TIMESTAMP)
-    return pa.array(values, TYPES.get(column.kind, pa.string()))
 
 
 class TableScan:

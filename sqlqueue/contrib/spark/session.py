@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import time
@@ -67,18 +68,16 @@ def session(app_name: str = "sqlqueue", **conf: str) -> SparkSession:
 def in_utc(conf: Mapping[str, str]) -> dict[str, str]:
     """Return Spark's settings with every time zone UTC; raise ConfigurationError for another one."""
     settings = dict(conf)
-    for name in ZONES:
-        if settings.get(name, "UTC") != "UTC":
-            raise ConfigurationError(
-                f"{name} must be UTC, not {settings[name]!r}: the archive's dates and the analytics' hours are UTC"
-            )
     for name in OF_JAVA:
-        arguments = settings.get(name, DEFAULTS[name]).split()
-        zones = [argument for argument in arguments if argument.startswith(JAVA_ZONE)]
-        if any(zone != f"{JAVA_ZONE}UTC" for zone in zones):
-            raise ConfigurationError(f"{name} must not set another time zone than UTC, as {zones[-1]!r} does")
-        if not zones:
+        if JAVA_ZONE not in settings.get(name, JAVA_ZONE):
             settings[name] = f"{settings[name]} {JAVA_ZONE}UTC"
+    zones = [(name, settings.get(name, "UTC")) for name in ZONES]
+    zones += [(name, zone) for name in OF_JAVA for zone in re.findall(rf"{JAVA_ZONE}(\S+)", settings.get(name, ""))]
+    for name, zone in zones:
+        if zone != "UTC":
+            raise ConfigurationError(
+                f"{name} must be UTC, not {zone!r}: the archive's dates and the analytics' hours are UTC"
+            )
     return settings
 
 

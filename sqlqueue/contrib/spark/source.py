@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, MutableMapping
+from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 from django.db import connections
 from pyspark.sql.datasource import DataSource, DataSourceReader
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import StructType
 
 from sqlqueue.contrib.spark import options
 from sqlqueue.contrib.spark.options import SourceOptions
 from sqlqueue.contrib.spark.project import Project
 from sqlqueue.contrib.spark.scan import TableScan
 from sqlqueue.contrib.spark.stream import StreamReader
-from sqlqueue.contrib.spark.tables import BINARY, INT, LONG, STRING, TIME
-from sqlqueue.contrib.spark.writer import BatchWriter, Publishing, StreamWriter
+from sqlqueue.contrib.spark.writer import Writer
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError
-
-TYPES = {LONG: LongType, INT: IntegerType, STRING: StringType, TIME: TimestampType, BINARY: BinaryType}
 
 
 class SqlqueueSource(DataSource):
@@ -38,38 +36,39 @@ class SqlqueueSource(DataSource):
         """Return the name of the format."""
         return "sqlqueue"
 
-    def schema(self) -> StructType:
+    def schema(self) -> str:
         """Return the columns of the table, or those that the option `columns` chooses."""
         known = tuple(dict.fromkeys((*options.READ, *options.STREAM)))
-        return struct(options.read(self.given, known, "reading"), self._project().several)
+        values = options.read(self.given, known, "reading")
+        columns = values.table.chosen(values.columns, self._project().several)
+        return ", ".join(f"`{column.name}` {column.ddl}" for column in columns)
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of a batch."""
-        values = options.read(self.given, options.READ, "a batch read")
-        project = self._project()
-        refuse_other(schema, values, project.several)
-        return BatchReader(project, values, self.tasks)
+        return BatchReader(*self._reading(options.READ, "a batch read", schema), self.tasks)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """Return the reader of a stream, which is a consumer group."""
-        values = options.read(self.given, options.STREAM, "a stream")
-        project = self._project()
-        refuse_other(schema, values, project.several)
-        return StreamReader(project, values, self.tasks)
+        return StreamReader(*self._reading(options.STREAM, "a stream", schema), self.tasks)
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> Writer:
         """Return the writer that publishes rows."""
-        return BatchWriter(self._publishing(schema, overwrite, "a write"))
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        """Return the writer that publishes a stream's rows."""
-        return StreamWriter(self._publishing(schema, overwrite, "a streaming write"))
-
-    def _publishing(self, schema: StructType, overwrite: bool, doing: str) -> Publishing:
         if overwrite:
             raise ConfigurationError("messages are only added to the log: call .mode('append')")
-        values = options.read(self.given, options.WRITE, doing)
-        return Publishing(self._project(), values, schema)
+        return Writer(self._project(), options.read(self.given, options.WRITE, "a write"), schema)
+
+    streamWriter = writer
+
+    def _reading(self, known: tuple[str, ...], doing: str, schema: StructType) -> tuple[Project, SourceOptions]:
+        """Return what is read. Raises ConfigurationError if the caller's schema is not that of the options."""
+        values, project = options.read(self.given, known, doing), self._project()
+        expected = {column.name: column.ddl for column in values.table.chosen(values.columns, project.several)}
+        if [(field.name, field.dataType.simpleString()) for field in schema] != list(expected.items()):
+            raise ConfigurationError(
+                f"table {values.table.name!r} is read with the columns {', '.join(expected)}, in that order and of "
+                "fixed types: leave .schema(…) out, and choose some with the option columns"
+            )
+        return project, values
 
     def _project(self) -> Project:
         if not self.packed:
@@ -122,29 +121,12 @@ class BatchReader(DataSourceReader):
             identity = server.identity  # of before the look at the horizon
             found = plan.batch(log, self._options, tasks, known_horizon, server)
             server.confirm()
-            return [portion.on(database, identity) for portion in found]
+            return [replace(portion, database=database, server=identity) for portion in found]
 
     def read(self, partition: Any) -> Iterator[Any]:
         """Yield a portion's rows as Arrow batches."""
         with self._project.task(self._sources[partition.database]) as log:
             yield from self._scan.read(log, partition)
-
-
-def struct(values: SourceOptions, several: bool) -> StructType:
-    """Return the schema of the columns that the options choose."""
-    columns = values.table.chosen(values.columns, several)
-    return StructType([StructField(column.name, TYPES[column.ddl]()) for column in columns])
-
-
-def refuse_other(schema: StructType, values: SourceOptions, several: bool) -> None:
-    """Raise ConfigurationError if the caller's schema is not that of the options."""
-    expected = struct(values, several)
-    if schema != expected:
-        columns = ", ".join(expected.fieldNames())
-        raise ConfigurationError(
-            f"table {values.table.name!r} is read with the columns {columns}, in that order and of fixed types: leave "
-            ".schema(…) out, and choose some with the option columns"
-        )
 
 
 def registered(project: Project, tasks: int) -> type[SqlqueueSource]:

@@ -20,9 +20,8 @@ from urllib.parse import urlsplit, urlunsplit
 from pyarrow.fs import FileSelector, FileSystem, FileType
 from pyspark.sql import DataFrame, SparkSession
 
-from sqlqueue.contrib.spark.archive_rows import schema
+from sqlqueue.contrib.spark.archive_rows import read_files, schema
 from sqlqueue.contrib.spark.manifest import SegmentFile, escaped
-from sqlqueue.contrib.spark.parquet import read
 from sqlqueue.exceptions import ConfigurationError
 
 PARTIAL = "_partial"  # readers of Parquet pass over names that begin with _
@@ -105,7 +104,7 @@ class Store:
         """Return the rows of files."""
         columns = schema(kind, segments=True)
         listed = spark.createDataFrame(list(files), LISTED).repartition(max(1, min(len(files), MOST_TASKS)))
-        return listed.mapInArrow(partial(read, self, columns), columns)
+        return listed.mapInArrow(partial(read_files, self, columns), columns)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let another process open it with the keys of its own environment."""

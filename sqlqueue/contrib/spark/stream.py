@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from django.db import Error, connections
@@ -69,12 +70,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of this run: the present horizon of each database."""
-        members = self._members()
-        from sqlqueue.contrib.spark.plan import wait_for_horizon  # its models need Django set up
-
-        for database, member in members.items():
+        for database, member in self._members().items():
             with self._project.at(database):
-                self._targets[database] = wait_for_horizon(member.log, self._options.horizon_timeout, member.server)
+                self._targets[database] = member.wait_for_horizon(self._options.horizon_timeout)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Settle the batches that Spark has finished, and return the end of the next batch.
@@ -95,10 +93,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         self._go_on()
         done = self._ends(start)
-        self._accept(done)
-        refuse_skipped(self._project, self._members(), self._options, done, checkpoint_of(start))
+        checkpoint = start["checkpoint"]
+        refuse_skipped(self._project, self._members(), self._options, done, checkpoint)
         ends = self._next(done, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        checkpoint = checkpoint_of(start)
         for database, member in self._members().items():
             if ends[database] > done[database] or done[database] > member.settled:
                 with self._project.at(database):
@@ -109,9 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _abandon(self, error: Exception) -> None:
         logger.warning(logfmt("stream_rejoins", group=self._options.group, error=error))
-        joined, self._joined = self._joined, {}
-        for member in joined.values():
-            member.abandon()
+        self._end(released=False)
         connections.close_all()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
@@ -120,8 +115,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         members = self._members()
         from sqlqueue.contrib.spark import plan  # its models need Django set up
 
-        first, last, checkpoint = self._ends(start), self._ends(end), checkpoint_of(end)
-        self._accept(last)
+        first, last, checkpoint = self._ends(start), self._ends(end), end["checkpoint"]
         busy = [database for database in members if last[database] > first[database]] or list(members)[:1]
         tasks = max(1, self._tasks // len(busy))
         found: list[Any] = []
@@ -134,7 +128,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     member.log, self._options, first[database] + 1, last[database], tasks, member.server
                 )
                 batch = StreamBatch(member.group, member.topics, last[database], checkpoint)
-                found += [portion.on(database, member.server.identity, batch) for portion in some]
+                identity = member.server.identity
+                found += [replace(portion, database=database, server=identity, batch=batch) for portion in some]
         return found
 
     def read(self, partition: Any) -> Iterator[Any]:
@@ -147,37 +142,36 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Release the leases. If Spark does not call this, they expire, or the next stream takes them."""
+        self._end(released=True)
+
+    def _end(self, released: bool) -> None:
+        """End the memberships; released: and their leases, so that the next owner does not wait."""
         joined, self._joined = self._joined, {}
         for member in joined.values():
-            member.leave()
+            member.leave() if released else member.abandon()
 
     def _next(self, done: Ends, most: int | None) -> Ends:
         """Return the ends of the next batch, of about `most` rows: each database gives as many."""
         from sqlqueue.contrib.spark.plan import next_end
 
-        highest = {}
-        for database, member in self._members().items():
+        members, ends = self._members(), dict(done)
+        most = None if most is None else max(1, most // len(members))
+        for database, member in members.items():
             with self._project.at(database):
-                if member.paused():
-                    highest[database] = done[database]
-                else:
-                    highest[database] = self._targets[database] if database in self._targets else member.horizon()
-        members = self._members()
-        if most is not None:
-            most = max(1, most // len(members))
-        return {
-            database: next_end(member.log, self._options, done[database], highest[database], most, member.server)
-            for database, member in members.items()
-        }
+                if not member.paused():
+                    highest = self._targets[database] if database in self._targets else member.horizon()
+                    ends[database] = next_end(member.log, self._options, done[database], highest, most, member.server)
+        return ends
 
     def _ends(self, offset: dict[str, Any]) -> Ends:
-        settled = {database: member.settled for database, member in self._members().items()}
-        return ends_of(offset, settled)
-
-    def _accept(self, ends: Ends) -> None:
+        """Return the ends that an offset says; of a database that it does not know, up to where the group is settled.
+        Raises ConfigurationError for those that no stream of the group can have reached."""
+        ends = {}
         for database, member in self._members().items():
+            ends[database] = offset["databases"].get(database, member.settled)
             with self._project.at(database):
                 member.accept(ends[database])
+        return ends
 
     def _members(self) -> dict[str, Membership]:
         """Return the memberships by database; the first call joins the group, in the driver's process that serves the
@@ -216,26 +210,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._joined[database] = member
                 self._former[database] = member.name
         except BaseException:
-            joined, self._joined = self._joined, {}
-            for member in joined.values():
-                member.abandon()  # its leases expire, or the next attempt takes them
+            self._end(released=False)  # the leases expire, or the next attempt takes them
             raise
 
 
 def as_offset(ends: Ends, checkpoint: str) -> dict[str, Any]:
     """Return ends as Spark's offset, with the checkpoint's identity."""
     return {"databases": dict(sorted(ends.items())), "checkpoint": checkpoint}
-
-
-def checkpoint_of(offset: Mapping[str, Any]) -> str:
-    """Return the identity of the checkpoint that an offset is of."""
-    return str(offset["checkpoint"])
-
-
-def ends_of(offset: Mapping[str, Any], begin: Mapping[str, int]) -> Ends:
-    """Return the ends that an offset says, of the databases of `begin`, which are those that it does not know."""
-    known: Mapping[str, int] = offset["databases"]
-    return {database: known.get(database, first) for database, first in begin.items()}
 
 
 def of_the_server(error: BaseException | None) -> bool:

@@ -1,7 +1,4 @@
-"""A whole topic of a group owned by one subscriber: it takes all partitions together, and a thread renews its leases.
-
-The thread is told what to do about the database's errors: `insist` (archiving) or `skip` (streams).
-"""
+"""A whole topic of a group owned by one subscriber: it takes all partitions together; a thread renews its leases."""
 
 from __future__ import annotations
 
@@ -15,12 +12,13 @@ from sqlqueue.conf import settings
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.leases import release
+from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import AcquiredPartition, acquire, not_taken
 from sqlqueue.leases.renewal import Renewal, Renewed
 from sqlqueue.log import groups, layouts
 
 PAUSE = 0.2  # seconds between two attempts
+STOP_TIMEOUT = 10  # seconds to wait for the thread
 
 Holders = Mapping[int, str]  # who has the partitions that were not taken, by number
 
@@ -74,66 +72,48 @@ def take_all(
         time.sleep(PAUSE)
 
 
-# Calls renew() and handles the database's errors; returns None if nothing was renewed. Its second argument tells
-# whether the loop has been stopped.
-OnError = Callable[[Renewal, Callable[[], bool]], "Renewed | None"]
-
-
-def insist(renewal: Renewal, stopped: Callable[[], bool]) -> Renewed | None:
-    """Try again through every error that may pass until it succeeds, or the loop ends. One that is for good ends the
-    loop: the leases expire, and the next fenced statement of their owner raises LeaseLost."""
-    return retries.patiently(renewal.log, renewal.renew, give_up=stopped)
-
-
-def skip(report: Callable[[Error], None]) -> OnError:
-    """Return what reports any error, and tries again at the next interval only: an owner whose leases have expired
-    finds out at its next fenced statement."""
-
-    def reported(renewal: Renewal, stopped: Callable[[], bool]) -> Renewed | None:
-        try:
-            return renewal.renew()
-        except Error as error:
-            report(error)
-            return None
-
-    return reported
-
-
 class RenewalLoop:
     """Renews every `interval` seconds, in a thread of its own, so that no other work lets the leases expire.
 
-    on_error: `insist`, or `skip(report)`; renewed: called after each renewal, in that thread.
+    report: called with an error of the database, in that thread: the loop goes on, and an owner whose leases have
+    expired finds out at its next fenced statement; renewed: called after each renewal.
     """
 
     def __init__(
         self,
         renewal: Renewal,
         interval: float,
-        on_error: OnError,
+        report: Callable[[Error], None],
         renewed: Callable[[Renewed], None] = lambda renewed: None,
     ):
         self.renewal, self.interval = renewal, interval
-        self._on_error, self._renewed = on_error, renewed
-        self._stopped, self._at_once = threading.Event(), True
+        self._report, self._renewed = report, renewed
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sqlqueue-renewal", daemon=True)
 
-    def start(self, *, at_once: bool = True) -> None:
-        """Begin; at_once: with a renewal, else with an interval."""
-        self._at_once = at_once
+    def start(self) -> None:
+        """Beat, and renew from the next interval on."""
+        self.renewal.beat()
         self._thread.start()
 
-    def stop(self, timeout: float | None = None) -> None:
-        """End after the present renewal; wait for that, at most `timeout` seconds."""
+    def stop(self) -> None:
+        """End after the present renewal; wait for that, at most some seconds."""
         self._stopped.set()
-        self._thread.join(timeout)
+        self._thread.join(STOP_TIMEOUT)
+
+    def leave(self) -> None:
+        """Stop, and release the leases, so that the next owner does not wait."""
+        self.stop()
+        retries.close_lost_connections()
+        release.free(self.renewal.log, self.renewal.subscriber)
+        heartbeat.leave(self.renewal.log, self.renewal.subscriber)
 
     def _run(self) -> None:
         try:
-            ended = False if self._at_once else self._stopped.wait(self.interval)
-            while not ended:
-                renewed = self._on_error(self.renewal, self._stopped.is_set)
-                if renewed is not None:
-                    self._renewed(renewed)
-                ended = self._stopped.wait(self.interval)
+            while not self._stopped.wait(self.interval):
+                try:
+                    self._renewed(self.renewal.renew())
+                except Error as error:
+                    self._report(error)
         finally:
             connections.close_all()

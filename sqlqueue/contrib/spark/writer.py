@@ -1,4 +1,4 @@
-"""The writers: rows are published in bulk through the gate; ids keep a repeated task from publishing them twice."""
+"""The writer: rows are published in bulk through the gate; ids keep a repeated task from publishing them twice."""
 
 from __future__ import annotations
 
@@ -37,22 +37,31 @@ def to_json(column: Column) -> Column:
     return F.to_json(column, AS_JSON)
 
 
-class Publishing:
-    """Publishes rows. It holds no connection, since it is sent to other machines."""
+class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
+    """Publishes rows, of `write` and of `writeStream`: a repeated batch has the same ids, and publishes nothing twice.
+
+    It holds no connection, since it is sent to other machines.
+    """
 
     def __init__(self, project: Project, options: SourceOptions, schema: StructType):
         refuse_columns(schema, options)
         self._project, self._options = project, options
 
-    def publish(self, batches: Iterator[Any]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Publish a task's rows, over one connection to each database that they belong to."""
-        first = next(batches, None)
+        first = next(iterator, None)
         if first is not None:
             with self._project.task():
                 from sqlqueue.contrib.spark import publisher  # its models need Django set up
 
-                publisher.publish(self._options, chain([first], batches))
+                publisher.publish(self._options, chain([first], iterator))
         return WriterCommitMessage()
+
+    def commit(self, messages: Any, batchId: int = 0) -> None:
+        """Do nothing: each statement has committed by itself."""
+
+    def abort(self, messages: Any, batchId: int = 0) -> None:
+        """Do nothing: the database knows the ids that were published, also when the batch is repeated."""
 
 
 def refuse_columns(schema: StructType, options: SourceOptions) -> None:
@@ -80,31 +89,3 @@ def refuse_columns(schema: StructType, options: SourceOptions) -> None:
         )
     if "id" not in columns and options.ids == "column":
         raise ConfigurationError("without ids a repeated task publishes its rows again: " + IDS)
-
-
-class BatchWriter(DataSourceArrowWriter):
-    """`df.write.format("sqlqueue").mode("append")`."""
-
-    def __init__(self, publishing: Publishing):
-        self._publishing = publishing
-
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Publish a task's rows."""
-        return self._publishing.publish(iterator)
-
-
-class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream.format("sqlqueue")`: a repeated batch has the same ids, and publishes nothing twice."""
-
-    def __init__(self, publishing: Publishing):
-        self._publishing = publishing
-
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Publish a task's rows."""
-        return self._publishing.publish(iterator)
-
-    def commit(self, messages: Any, batchId: int) -> None:
-        """Do nothing: each statement has committed by itself."""
-
-    def abort(self, messages: Any, batchId: int) -> None:
-        """Do nothing: the batch is repeated, and the database knows the ids that it has published."""

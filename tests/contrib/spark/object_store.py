@@ -6,10 +6,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyarrow.fs import FileSystem
 
+from sqlqueue.contrib.spark.store import Store
 from tests.processes import wait_until
 from tests.servers.private import free_port
 
@@ -43,3 +45,12 @@ def running(output: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(30)
+
+
+class LocalObjects(Store):
+    """A folder that is used as an object store is: files are written in their place, and nothing is renamed."""
+
+    def created(self, path: str) -> Any:
+        """Return a new file to write."""
+        Path(self.root, path).parent.mkdir(parents=True, exist_ok=True)
+        return super().created(path)

@@ -6,8 +6,8 @@ import pytest
 
 from sqlqueue import publish
 from sqlqueue.contrib.spark.archivist import GROUP, archivist
+from sqlqueue.contrib.spark.manifest import MESSAGES
 from sqlqueue.contrib.spark.models import ArchiveSegment
-from sqlqueue.contrib.spark.models.archive_segment import MESSAGES
 from sqlqueue.log.groups import register
 from sqlqueue.models import PartitionLease
 from tests.factories import now

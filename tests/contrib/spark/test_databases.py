@@ -141,7 +141,7 @@ def test_the_archive_has_a_part_for_each_database_and_brings_all_of_it_back(
         call_command("queuerehydrate", folder, "t", last=5, same_ids=True)
     call_command("queuerehydrate", folder, "t", all=True, same_ids=True)
     call_command("queuerehydrate", folder, "t", all=True, same_ids=True)
-    assert f"t: {len(KEYS)} messages, 0 new in t" in capsys.readouterr().out
+    assert f"t: {len(KEYS)} rows, 0 new messages" in capsys.readouterr().out
     assert {key: database for database, _, key in stored()} == before
     call_command("queuerehydrate", folder, "t", all=True, label="again")
     assert len(stored()) == 2 * len(KEYS)  # an offset of a and the same one of b make two ids

@@ -4,8 +4,8 @@ from datetime import datetime, timezone
 
 import pytest
 
-from sqlqueue.contrib.spark.models import HourlyStatistic, hourly
-from sqlqueue.contrib.spark.models.hourly import Columns, merged
+from sqlqueue.contrib.spark import models
+from sqlqueue.contrib.spark.models import Columns, HourlyStatistic, later
 
 COLUMNS = Columns(unique=("hour",), counts=("acked", "dead"), figures=("p50",), progress=("last",))
 
@@ -14,28 +14,25 @@ def row(hour: int, acked: int = 0, dead: int = 0, p50: float | None = None, last
     return {"hour": hour, "acked": acked, "dead": dead, "p50": p50, "last": last, **more}
 
 
-def test_new_hours_are_added_and_those_that_know_more_win() -> None:
-    old, new = [row(1, 5, p50=1.0, last=3), row(2, 1)], [row(1, 6, p50=2.0, last=4), row(3, 2)]
-    assert merged(COLUMNS, old, new) == ([row(1, 6, p50=2.0, last=4), row(2, 1), row(3, 2)], 0)
+def test_an_hour_that_knows_more_wins() -> None:
+    assert later(COLUMNS, row(1, 5, p50=1.0, last=3), row(1, 6, p50=2.0, last=4)) == row(1, 6, p50=2.0, last=4)
 
 
 def test_an_hour_whose_counts_fall_stays_and_is_not_looked_for_again() -> None:
-    old, new = [row(1, 5, 1, p50=1.0, last=3)], [row(1, 6, 0, p50=2.0, last=9)]
-    assert merged(COLUMNS, old, new) == ([row(1, 5, 1, p50=1.0, last=9)], 1)
+    assert later(COLUMNS, row(1, 5, 1, p50=1.0, last=3), row(1, 6, 0, p50=2.0, last=9)) == row(1, 5, 1, p50=1.0, last=9)
 
 
 def test_a_figure_that_is_missing_or_of_a_part_only_stays() -> None:
-    old = [row(1, 5, p50=1.0)]
-    assert merged(COLUMNS, old, [row(1, 6)]) == ([row(1, 6, p50=1.0)], 1)
-    (found,), less = merged(COLUMNS, old, [row(1, 6, p50=2.0, partial=True)])
-    assert (found["acked"], found["p50"], less) == (6, 1.0, 1)
-    (found,), less = merged(COLUMNS, [row(1, 5)], [row(1, 6, p50=2.0, partial=True)])
-    assert (found["p50"], less) == (2.0, 0)  # better than nothing
+    old = row(1, 5, p50=1.0)
+    assert later(COLUMNS, old, row(1, 6)) == row(1, 6, p50=1.0)
+    found = later(COLUMNS, old, row(1, 6, p50=2.0, partial=True))
+    assert (found["acked"], found["p50"]) == (6, 1.0)
+    assert later(COLUMNS, row(1, 5), row(1, 6, p50=2.0, partial=True))["p50"] == 2.0  # better than nothing
 
 
 @pytest.mark.django_db
 def test_hours_are_stored_past_one_statement(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hourly, "AT_ONCE", 2)
+    monkeypatch.setattr(models, "AT_ONCE", 2)
     columns = HourlyStatistic.objects.all().columns
     row = {
         "topic": "t",
@@ -47,3 +44,4 @@ def test_hours_are_stored_past_one_statement(monkeypatch: pytest.MonkeyPatch) ->
         rows = [{**row, "hour": hour, "published": published} for hour in hours]
         assert HourlyStatistic.objects.store(rows) == (7, 0)
         assert list(HourlyStatistic.objects.values_list("published", flat=True)) == [published] * 7
+    assert HourlyStatistic.objects.store([{**row, "hour": hours[0], "published": 1}]) == (1, 1)

@@ -1,6 +1,7 @@
 """Another server than the one for which a read was planned may lack rows: its answers are not used."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class Task:
         self.options = read({"topic": "t"}, READ, "a batch read")
         identity = self.server.identity
         (planned,) = plan.batch(LOG, self.options, 1, None, self.server)
-        self.portion = planned.on("", identity)
+        self.portion = replace(planned, server=identity)
         self._scan = TableScan(MESSAGES, MESSAGES.chosen(("offset",)))
 
     def run(self) -> list[int]:

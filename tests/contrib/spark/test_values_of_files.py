@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from sqlqueue.contrib.spark.backfill import as_messages, in_order, publish
-from sqlqueue.contrib.spark.files import read_files
+from sqlqueue.contrib.spark.files import LINE, TEXTS, UNFIT, read_files
 from sqlqueue.contrib.spark.writer import to_json
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import Message
@@ -94,53 +94,52 @@ def test_csv_files_with_other_columns_are_refused(spark: SparkSession, tmp_path:
     assert not payloads()
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "options", "said"),
-    [
-        ("a.csv", "n,t\n1,x\n2\n", (), r"a\.csv, line 3: it has not as many columns as the header: 2\."),
+def test_what_does_not_fit_is_refused_with_its_file_and_line(spark: SparkSession, tmp_path: Path) -> None:
+    for name, text, options, said in (
         ("a.csv", "n,t\n1,x\n2,y,z\n", ("--payload=n",), r"a\.csv, line 3: it has not as many columns .*: 2,y,z"),
-        ("a.json", '{"n": 1}\n{"n": 2', (), r'a\.json, line 2: it is no JSON object: \{"n": 2\.'),
+        ("a.csv", "n\n0.5\nNaN\n", (), r"a\.csv: column 'n' has what JSON has no number for: NaN"),
+        ("a.csv", "n,at\n1,2024-02-29\n2,2023-02-29\n", ("--time=at",), r"a\.csv: column 'at' has no time: 2023-02-29"),
+        ("a.csv", "_sqlqueue_row\n1\n", (), "a column '_sqlqueue_row'"),
         (
             "a.json",
             '{"n": 1}\n{"t": "' + "x" * 300,
             (),
-            r'line 2: it is no JSON object: \{"t": "x{193}\. Nothing was published',
+            r'a\.json, line 2: it is no JSON object: \{"t": "x{193}\. Nothing was published',
         ),
-        ("a.csv", "n\n0.5\nNaN\n", (), r"a\.csv: column 'n' has what JSON has no number for: NaN"),
-        (
-            "a.csv",
-            "n\n0.5\n12345678901234567890.12\n",
-            (),
-            r"a\.csv: column 'n' has more digits than a float keeps.*\.12",
-        ),
-        (
-            "a.csv",
-            "n\n90071992547409.9\n90071992547409.93\n",
-            (),
-            r"'n' has more digits than .* all\): 90071992547409\.93",
-        ),
-        (
-            "a.csv",
-            "n\n12345678901234.5\n12345678901234.567\n",
-            (),
-            r"'n' has more digits than .*: 12345678901234\.567",
-        ),
-        ("a.json", '{"n": 1}\n[2]\n', (), r"a\.json, line 2: it is no JSON object: \[2\]\."),
-        ("a.json", '{"l": [0.5, NaN]}', (), r"a\.json, line 1: it is no JSON object"),
-        ("a.json", "{'a': {'n': 0.5}}", (), r"a\.json, line 1: it is no JSON object"),
         ("a.json", '{"at": "soon"}', ("--time=at",), r"a\.json, line 1: column 'at' has no time: soon"),
         ("a.json", '{"n": 1}', ("--payload=n",), "JSON lines are published as they are"),
-        ("a.csv", "n,at\n1,2024-02-29\n2,2023-02-29\n", ("--time=at",), r"a\.csv: column 'at' has no time: 2023-02-29"),
-        ("a.csv", "_sqlqueue_row\n1\n", (), "a column '_sqlqueue_row'"),
-    ],
-)
-def test_what_does_not_fit_is_refused_with_its_file_and_line(
-    spark: SparkSession, tmp_path: Path, name: str, text: str, options: tuple[str, ...], said: str
-) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(CommandError, match=said):
-        backfill(tmp_path / name, *options)
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(CommandError, match=said):
+            backfill(tmp_path / name, *options)
     assert not payloads()
+
+
+def unfit(spark: SparkSession, file: Path, column: str) -> dict[str, str | None]:
+    """Return why rows of a file do not fit, by a column's text."""
+    rows = read_files(spark, [str(file)], file.suffix[1:])
+    return {row["text"]: row["why"] for row in rows.selectExpr(f"{column} AS text", f"{UNFIT} AS why").collect()}
+
+
+def test_numbers_that_a_float_does_not_keep_and_short_rows_do_not_fit(
+    spark_session: SparkSession, tmp_path: Path
+) -> None:
+    long = ["12345678901234567890.12", "90071992547409.93", "12345678901234.567"]
+    (tmp_path / "a.csv").write_text("\n".join(["n,t", *(f"{text},x" for text in ["90071992547409.9", *long]), "2"]))
+    found = unfit(spark_session, tmp_path / "a.csv", f"{TEXTS}.n")
+    many = "column 'n' has more digits than a float keeps (--option inferSchema=false keeps all): "
+    assert found == {
+        "90071992547409.9": None,
+        **{text: many + text for text in long},
+        "2": "it has not as many columns as the header",
+    }
+
+
+def test_lines_that_are_no_json_objects_do_not_fit(spark_session: SparkSession, tmp_path: Path) -> None:
+    broken = ['{"n": 2', "[2]", '{"l": [0.5, NaN]}', "{'a': {'n': 0.5}}"]
+    (tmp_path / "a.json").write_text("\n".join(['{"n": 1}', *broken]))
+    found = unfit(spark_session, tmp_path / "a.json", LINE)
+    assert found == {'{"n": 1}': None, **dict.fromkeys(broken, "it is no JSON object")}
 
 
 def test_a_row_that_does_not_fit_is_not_published_by_the_functions_either(spark: SparkSession, tmp_path: Path) -> None:
@@ -193,7 +192,7 @@ def test_columns_may_have_any_name(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_wildcards_that_match_nothing_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match=r"there is no file .*nothing-\*\.csv"):
+    with pytest.raises(CommandError, match=r"PATH_NOT_FOUND.*nothing-\*\.csv"):
         backfill(tmp_path / "nothing-*.csv")
 
 

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from django.db import Error, IntegrityError, OperationalError, ProgrammingError
+from django.db import Error, OperationalError, ProgrammingError
 
 from sqlqueue import publish
-from sqlqueue.contrib.spark.whole_topic import OnError, RenewalLoop, insist, skip
+from sqlqueue.contrib.spark.whole_topic import RenewalLoop
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
 from sqlqueue.leases import heartbeat, release
@@ -48,12 +48,12 @@ def renewal(transactional_db: None) -> Renewal:
 
 
 @pytest.fixture
-def looping() -> Iterator[Callable[..., RenewalLoop]]:
+def looping() -> Iterator[Callable[..., None]]:
     loops: list[RenewalLoop] = []
 
-    def start(renewal: Renewal, interval: float, on_error: OnError = insist, **more: object) -> RenewalLoop:
-        loops.append(RenewalLoop(renewal, interval, on_error, **more))
-        return loops[-1]
+    def start(renewal: Renewal, interval: float, reported: list[Error], **more: object) -> None:
+        loops.append(RenewalLoop(renewal, interval, reported.append, **more))
+        loops[-1].start()
 
     yield start
     for loop in loops:
@@ -64,9 +64,9 @@ def alive() -> bool:
     return SubscriberHeartbeat.objects.alive().exists()
 
 
-def test_it_renews_until_it_is_stopped(renewal: Renewal, looping: Callable[..., RenewalLoop]) -> None:
+def test_it_renews_until_it_is_stopped(renewal: Renewal) -> None:
     renewals: list[Renewed] = []
-    loop = looping(renewal, 0.05, renewed=renewals.append)
+    loop = RenewalLoop(renewal, 0.05, pytest.fail, renewed=renewals.append)
     loop.start()
     time.sleep(2 * DURATION)
     leases = PartitionLease.objects.filter(holder=renewal.subscriber)
@@ -81,51 +81,22 @@ def test_it_renews_until_it_is_stopped(renewal: Renewal, looping: Callable[..., 
     assert not alive()
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_it_begins_with_a_renewal_or_with_an_interval(
-    renewal: Renewal, looping: Callable[..., RenewalLoop], at_once: bool
-) -> None:
-    loop = looping(renewal, NEVER)
-    loop.start(at_once=at_once)
-    if at_once:
-        wait_until(alive)
-    else:
-        time.sleep(0.2)
-        assert not alive()
+def test_it_begins_with_a_beat(renewal: Renewal, looping: Callable[..., None]) -> None:
+    looping(renewal, NEVER, [])
+    assert alive()
 
 
-def test_one_that_insists_gets_through_what_passes_within_one_round(
-    renewal: Renewal, looping: Callable[..., RenewalLoop]
-) -> None:
-    failing = Failing(renewal, OperationalError(GONE, "gone away"), OperationalError(DEADLOCK, "a deadlock"))
-    looping(failing, NEVER, insist).start()
-    wait_until(alive)
-    assert failing.rounds == 3
-
-
-def test_one_that_insists_ends_when_it_is_stopped_or_at_an_error_for_good(renewal: Renewal) -> None:
-    assert insist(Failing(renewal, *[OperationalError(GONE, "gone away")] * 2), lambda: True) is None
-    with pytest.raises(IntegrityError):
-        insist(Failing(renewal, IntegrityError(1062, "duplicate")), lambda: False)
-
-
-def test_one_that_skips_reports_every_error_and_renews_at_the_next_interval(
-    renewal: Renewal, looping: Callable[..., RenewalLoop]
-) -> None:
+def test_it_reports_every_error_and_renews_at_the_next_interval(renewal: Renewal, looping: Callable[..., None]) -> None:
     errors = [OperationalError(GONE, "gone away"), ProgrammingError(1146, "no such table")]
     failing, reported = Failing(renewal, *errors), list[Error]()
-    looping(failing, NEVER, skip(reported.append)).start()
-    wait_until(lambda: reported == errors[:1])
-    time.sleep(0.2)
-    assert failing.rounds == 1, "it does not try again before its next interval"
-    assert not alive()
-    looping(failing, 0.05, skip(reported.append)).start()
-    wait_until(alive)
+    looping(failing, 0.05, reported)
+    wait_until(lambda: failing.rounds > 3)
     assert reported == errors
+    assert alive()
 
 
-def test_one_that_skips_goes_on_when_a_lost_connection_cannot_be_closed(
-    renewal: Renewal, looping: Callable[..., RenewalLoop], monkeypatch: pytest.MonkeyPatch
+def test_it_goes_on_when_a_lost_connection_cannot_be_closed(
+    renewal: Renewal, looping: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors, reported, close = [OperationalError(GONE, "gone away")], list[Error](), retries.close_lost_connections
 
@@ -135,6 +106,7 @@ def test_one_that_skips_goes_on_when_a_lost_connection_cannot_be_closed(
         return close()
 
     monkeypatch.setattr(retries, "close_lost_connections", fail_once)
-    looping(renewal, 0.05, skip(reported.append)).start()
-    wait_until(alive)
-    assert len(reported) == 1
+    looping(renewal, 0.05, reported)
+    wait_until(lambda: len(reported) == 1)
+    time.sleep(2 * DURATION)
+    assert alive()

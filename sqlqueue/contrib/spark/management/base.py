@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from sqlqueue.management.databases import chosen
 from sqlqueue.models import Message, Topic
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 TRY_AGAIN = os.EX_TEMPFAIL  # 75: another process is at work; the same command may succeed later
 
@@ -130,6 +130,16 @@ class SparkCommand(BaseCommand):
             if started:
                 spark.stop()
 
+    def publish(self, messages: DataFrame, topic: str, writers: int) -> None:
+        """Publish messages in their order, and say how many of them are new, on all databases."""
+        from sqlqueue.contrib.spark.backfill import in_order, publish
+
+        before = {log: highest_offset(log) for log in all_logs()}
+        sent = publish(in_order(messages, writers), topic)
+        retries.close_lost_connections()  # Spark may have taken longer than an idle connection lasts
+        newer = (Message.objects.using(log.alias).filter(topic=topic, offset__gt=low) for log, low in before.items())
+        self.say(f"{topic}: {sent:,} rows, {sum(rows.count() for rows in newer):,} new messages")
+
     def say(self, line: str) -> None:
         """Print a line, and flush it at once."""
         self.stdout.write(line)
@@ -142,15 +152,3 @@ def setting(text: str) -> tuple[str, str]:
     if not found:
         raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")
     return name, value
-
-
-def new_messages(topic: str) -> Callable[[], int]:
-    """Return a function that counts the messages of a topic that are newer than this call, on all databases."""
-    before = {log: highest_offset(log) for log in all_logs()}
-
-    def count() -> int:
-        retries.close_lost_connections()  # Spark may have taken longer than an idle connection lasts
-        newer = (Message.objects.using(log.alias).filter(topic=topic, offset__gt=low) for log, low in before.items())
-        return sum(rows.count() for rows in newer)
-
-    return count

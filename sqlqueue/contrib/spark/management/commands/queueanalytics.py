@@ -12,8 +12,8 @@ from django.db import transaction
 
 from sqlqueue.conf import settings
 from sqlqueue.contrib.spark.management.base import SparkCommand
+from sqlqueue.contrib.spark.manifest import MESSAGES, RECEIPTS
 from sqlqueue.contrib.spark.models import ArchiveSegment, HourlyError, HourlyStatistic
-from sqlqueue.contrib.spark.models.archive_segment import MESSAGES, RECEIPTS
 from sqlqueue.core.bounds import CENTURY
 from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon
@@ -27,7 +27,7 @@ from sqlqueue.stats.replica import replicated_horizon
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sqlqueue.contrib.spark.models.hourly import HourlyQuerySet
+    from sqlqueue.contrib.spark.models import HourlyQuerySet
 
 
 class Command(SparkCommand):

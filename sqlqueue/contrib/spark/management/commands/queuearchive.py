@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import CommandError
 
 from sqlqueue.conf import settings
-from sqlqueue.contrib.spark.archivist import archivist, newest_receipts, waiting
+from sqlqueue.contrib.spark.archivist import Archivist, archivist, newest_receipts, waiting
 from sqlqueue.contrib.spark.management.base import SparkCommand
-from sqlqueue.contrib.spark.models.archive_segment import MESSAGES, RECEIPTS
+from sqlqueue.contrib.spark.manifest import MESSAGES, RECEIPTS
 from sqlqueue.core.bounds import CENTURY
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.management import arguments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from sqlqueue.contrib.spark.archive import Archive
 
 
 class Command(SparkCommand):
@@ -80,13 +82,11 @@ class Command(SparkCommand):
                 topics = self.topics_here(options["topic"])
                 lag = options["receipt_lag"]
                 receipts = newest_receipts(self.log, topics, lag) if options["receipts"] else {}
-                if spark is None:
-                    for topic in topics:
+                for topic in topics:
+                    if spark is None:
                         self.preview(topic, options, receipts.get(topic, 0))
-                elif options["verify"]:
-                    wrong += [line for topic in topics for line in self.verify(spark, database, topic, options)]
-                else:
-                    self.archive_all(spark, database, topics, options, receipts, wrong, busy)
+                    else:
+                        self.attempt(spark, database, topic, options, receipts.get(topic, 0), wrong, busy)
         if wrong:
             for line in busy:
                 self.say(line)
@@ -94,79 +94,69 @@ class Command(SparkCommand):
         if busy:
             raise LeaseLost("\n".join(busy))
 
-    def archive_all(
+    def attempt(
         self,
         spark: SparkSession,
         database: str,
-        topics: list[str],
+        topic: str,
         options: dict[str, Any],
-        receipts: dict[str, int],
+        receipts_to: int,
         wrong: list[str],
         busy: list[str],
     ) -> None:
-        """Archive topics of a database one after another, and go on if one fails; add why topics failed to `wrong`, and
-        to `busy` those that other processes archive now."""
+        """Archive or verify one topic of a database; add why it failed to `wrong`, and to `busy` that another process
+        archives it now. receipts_to: the highest id of a final receipt."""
+        from sqlqueue.contrib.spark.archive import existing, of_database
         from sqlqueue.contrib.spark.archiving import FAILURES, SegmentDiffers
         from sqlqueue.contrib.spark.manifest import DamagedArchive, ForeignSegment
 
         failures = (SegmentDiffers, ForeignSegment, DamagedArchive, ConfigurationError, OSError, *FAILURES)
-        for topic in topics:
-            try:
-                self.archive(spark, database, topic, options, receipts.get(topic, 0))
-            except LeaseLost as error:
-                busy.append(f"{topic}: {error}")
-            except failures as error:
-                wrong.append(f"{topic}: {error}")
+        try:
+            if options["verify"]:
+                existing(options["folder"])
+            archive = of_database(options["folder"], database)
+            with archivist(self.log, topic, timeout=options["wait"], say=self.say) as owner:
+                for kind in [MESSAGES, RECEIPTS] if options["receipts"] else [MESSAGES]:
+                    if options["verify"]:
+                        wrong += self.verify(spark, owner, archive, kind)
+                    else:
+                        self.archive(spark, owner, archive, kind, receipts_to, options)
+        except LeaseLost as error:
+            busy.append(f"{topic}: {error}")
+        except failures as error:
+            wrong.append(f"{topic}: {error}")
 
     def archive(
-        self, spark: SparkSession, database: str, topic: str, options: dict[str, Any], receipts_to: int
+        self,
+        spark: SparkSession,
+        owner: Archivist,
+        archive: Archive,
+        kind: str,
+        receipts_to: int,
+        options: dict[str, Any],
     ) -> None:
-        """Archive one topic of a database; receipts_to: the highest id of a final receipt."""
-        from sqlqueue.contrib.spark.archive import of_database
+        """Archive a topic's messages or receipts."""
         from sqlqueue.contrib.spark.archiving import archive_topic
 
-        folder = of_database(options["folder"], database)
-        with archivist(self.log, topic, timeout=options["wait"], say=self.say) as owner:
-            for kind in kinds(options):
-                for segment in archive_topic(
-                    spark,
-                    owner,
-                    folder,
-                    kind,
-                    segment_rows=options["segment_rows"],
-                    receipts_to=receipts_to,
-                    begin=options["new_folder"],
-                    say=self.say,
-                ):
-                    self.say(
-                        f"{topic}: {segment.row_count:,} {kind} {segment.first_offset}-{segment.last_offset} archived "
-                        f"({segment.files} files, {segment.bytes:,} bytes, checksum {segment.checksum})"
-                    )
+        rows, begin = options["segment_rows"], options["new_folder"]
+        for segment in archive_topic(
+            spark, owner, archive, kind, segment_rows=rows, receipts_to=receipts_to, begin=begin, say=self.say
+        ):
+            self.say(
+                f"{owner.topic}: {segment.row_count:,} {kind} {segment.first_offset}-{segment.last_offset} archived "
+                f"({segment.files} files, {segment.bytes:,} bytes, checksum {segment.checksum})"
+            )
 
-    def verify(self, spark: SparkSession, database: str, topic: str, options: dict[str, Any]) -> list[str]:
-        """Compare a topic's files with the manifest; return a line for each difference."""
-        from sqlqueue.contrib.spark.archive import existing, of_database
-        from sqlqueue.contrib.spark.archiving import differences, gaps, unknown_segments
+    def verify(self, spark: SparkSession, owner: Archivist, archive: Archive, kind: str) -> list[str]:
+        """Compare the files with the segments; return a line for each difference."""
+        from sqlqueue.contrib.spark.archiving import differences
 
-        existing(options["folder"])
-        folder = of_database(options["folder"], database)
-        wrong: list[str] = []
-        with archivist(self.log, topic, timeout=options["wait"], say=self.say) as owner:
-            for kind in kinds(options):
-                segments = owner.segments(kind)
-                found = differences(spark, segments, folder, kind) + gaps(segments, owner.lost_to(kind))
-                found += unknown_segments(topic, segments, folder, kind)
-                self.say(f"{topic}: {len(segments)} segments of {kind}, {len(found)} wrong")
-                wrong += found
+        segments, wrong = owner.segments(kind), differences(spark, owner, archive, kind)
+        self.say(f"{owner.topic}: {len(segments)} segments of {kind}, {len(wrong)} wrong")
         return wrong
 
     def preview(self, topic: str, options: dict[str, Any], receipts_to: int) -> None:
         """Print how many messages and receipts of a topic would be archived."""
-        for kind in kinds(options):
+        for kind in [MESSAGES, RECEIPTS] if options["receipts"] else [MESSAGES]:
             rows = waiting(self.log, topic, kind, receipts_to)
             self.say(f"{topic}: {rows:,} {kind} would be archived")
-
-
-def kinds(options: dict[str, Any]) -> list[str]:
-    """Return what is archived: messages, and receipts unless --no-receipts is given."""
-    return [MESSAGES, RECEIPTS] if options["receipts"] else [MESSAGES]

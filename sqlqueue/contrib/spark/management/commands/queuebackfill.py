@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError
 
-from sqlqueue.contrib.spark.management.base import SparkCommand, new_messages, setting
+from sqlqueue.contrib.spark.management.base import SparkCommand, setting
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
 from sqlqueue.database.log import home_log
 from sqlqueue.log.topics import planned
@@ -67,7 +67,7 @@ class Command(SparkCommand):
         with self.spark(options) as spark:
             from pyspark.errors import AnalysisException
 
-            from sqlqueue.contrib.spark.backfill import as_messages, in_order, no_time, publish
+            from sqlqueue.contrib.spark.backfill import as_messages, no_time
             from sqlqueue.contrib.spark.files import read_files, refuse_unfit
 
             try:
@@ -87,10 +87,7 @@ class Command(SparkCommand):
             if options["dry_run"]:
                 self.preview(messages)
                 return
-            new_since = new_messages(topic)
-            sent = publish(in_order(messages, options["writers"]), topic)
-            new = new_since()
-            self.say(f"{topic}: {sent:,} rows, {new:,} new messages")
+            self.publish(messages, topic, options["writers"])
 
     def preview(self, messages: DataFrame) -> None:
         """Count the rows as messages, and print some of them."""

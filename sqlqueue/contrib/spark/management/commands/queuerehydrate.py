@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from sqlqueue.contrib.spark.management.base import SparkCommand, new_messages
+from sqlqueue.contrib.spark.management.base import SparkCommand
 from sqlqueue.core.keys import GROUP_LENGTH, checked_name, checked_topic
 from sqlqueue.database.log import all_logs, home_log
 from sqlqueue.exceptions import ConfigurationError
@@ -71,7 +71,6 @@ class Command(SparkCommand):
 
         existing(options["folder"])
         with self.spark(options) as spark:
-            from sqlqueue.contrib.spark.backfill import in_order, publish
             from sqlqueue.contrib.spark.manifest import DamagedArchive
             from sqlqueue.contrib.spark.rehydrate import archived_messages, in_range, rehydrated
 
@@ -87,10 +86,7 @@ class Command(SparkCommand):
             if options["dry_run"]:
                 self.say(f"{topic}: {rows.count():,} messages would be published to {into}")
                 return
-            new_since = new_messages(into)
-            sent = publish(in_order(rows, options["writers"]), into)
-            new = new_since()
-            self.say(f"{topic}: {sent:,} messages, {new:,} new in {into}")
+            self.publish(rows, into, options["writers"])
 
 
 def check_group(group: str, topic: str) -> None:

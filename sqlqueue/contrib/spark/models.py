@@ -1,4 +1,5 @@
-"""Results of the analytics, by the hour: computed repeatedly, and never overwritten with less than they hold."""
+"""The tables of the archive and of the analytics: the archive's manifest, and results by the hour, which are computed
+repeatedly, and never overwritten with less than they hold."""
 
 from __future__ import annotations
 
@@ -10,14 +11,72 @@ from django.db import models
 from django.db.models import Max
 from django.utils.translation import gettext_lazy as _
 
+from sqlqueue.contrib.spark.manifest import MESSAGES
 from sqlqueue.core.error_text import LENGTH
 from sqlqueue.core.keys import GROUP_LENGTH, KEY_LENGTH
-from sqlqueue.database.fields import ExactField
+from sqlqueue.database.fields import DatabaseNow, ExactField, UnicodeField
 from sqlqueue.database.log import Log
 from sqlqueue.models.topic import TOPIC_COLUMN
 
 AT_ONCE = 500
 Row = Mapping[str, Any]
+
+
+class ArchiveSegmentQuerySet(models.QuerySet["ArchiveSegment"]):
+    """Queries of the archive's manifest."""
+
+    def of(self, topic: str, kind: str = MESSAGES) -> ArchiveSegmentQuerySet:
+        """Return a topic's segments, oldest first."""
+        return self.filter(topic=topic, kind=kind).order_by("first_offset")
+
+    def frontier(self, topic: str, kind: str = MESSAGES) -> int:
+        """Return the offset (of receipts: the id) up to which a topic is in the archive; 0 if nothing is."""
+        lasts = self.filter(topic=topic, kind=kind).order_by("-last_offset").values_list("last_offset", flat=True)
+        return lasts.first() or 0
+
+    def ends(self, **of: str) -> list[ArchiveSegment]:
+        """Return the last segment of each topic and kind (of one topic: topic=…)."""
+        lasts = self.filter(**of).order_by().values("topic", "kind").annotate(last=models.Max("last_offset"))
+        ends = [models.Q(topic=end["topic"], kind=end["kind"], last_offset=end["last"]) for end in lasts]
+        return [segment for end in ends for segment in self.filter(end)]
+
+
+class ArchiveSegment(models.Model):
+    """One segment of the archive, whose files were read back and compared.
+
+    The row and the archive group's watermarks are written in one transaction: files without a row are not part of the
+    archive.
+    """
+
+    kind = ExactField(_("kind"), max_length=20)  # messages or receipts
+    topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
+    first_offset = models.BigIntegerField(_("from"))  # the requested range, both ends included
+    last_offset = models.BigIntegerField(_("to"))
+    row_count = models.BigIntegerField(_("rows"))
+    lowest = models.BigIntegerField(_("lowest"))  # the offsets (ids) found in it
+    highest = models.BigIntegerField(_("highest"))
+    checksum = ExactField(_("checksum"), max_length=16)
+    schema_version = models.IntegerField(_("schema version"))
+    path = UnicodeField(_("path"), max_length=500)
+    files = models.IntegerField(_("files"))
+    bytes = models.BigIntegerField(_("bytes"))
+    created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
+
+    objects = ArchiveSegmentQuerySet.as_manager()
+
+    class Meta:
+        db_table = "sqlqueue_archive_segment"
+        verbose_name = _("archive segment")
+        verbose_name_plural = _("archive segments")
+        constraints = [
+            # Supports: no range twice; SELECT … WHERE topic, kind ORDER BY first_offset (sweep, rehydrate).
+            models.UniqueConstraint(fields=["topic", "kind", "first_offset"], name="sqlqueue_archive_first"),
+            # Supports: SELECT … WHERE topic, kind ORDER BY last_offset DESC LIMIT 1 (where to go on).
+            models.UniqueConstraint(fields=["topic", "kind", "last_offset"], name="sqlqueue_archive_last"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.topic}, {self.first_offset}-{self.last_offset}"
 
 
 class Columns(NamedTuple):
@@ -30,32 +89,16 @@ class Columns(NamedTuple):
     progress: Sequence[str] = ()
 
 
-def merged(columns: Columns, old: Iterable[Row], new: Iterable[Row]) -> tuple[list[dict[str, Any]], int]:
-    """Return the old rows, replaced by the new ones as far as these know at least as much, and the new ones that there
-    were not; and how many of the new ones knew less.
+def later(columns: Columns, known: Row, row: Row) -> Row:
+    """Return what a row says after a new computation, as far as that knows at least as much.
 
     A row one of whose counts would fall stays as it is. A figure that is missing now, or, as a row's `partial` says, is
     one of a part only, stays what it was.
     """
-    rows = {_key(columns, row): dict(row) for row in old}
-    less = 0
-    for row in new:
-        key = _key(columns, row)
-        known = rows.get(key)
-        rows[key] = dict(row) if known is None else _later(columns, known, row)
-        less += known is not None and any(rows[key][name] != row[name] for name in (*columns.counts, *columns.figures))
-    return list(rows.values()), less
-
-
-def _later(columns: Columns, known: Row, row: Row) -> dict[str, Any]:
     if any(row[count] < known[count] for count in columns.counts):
         return {**known, **{name: max(known[name], row[name]) for name in columns.progress}}
     worse = [name for name in columns.figures if row[name] is None or (row.get("partial") and known[name] is not None)]
     return {**row, **{name: known[name] for name in worse}}
-
-
-def _key(columns: Columns, row: Row) -> tuple[Any, ...]:
-    return tuple(row[name] for name in columns.unique)
 
 
 class HourlyQuerySet(models.QuerySet[Any]):
@@ -66,28 +109,28 @@ class HourlyQuerySet(models.QuerySet[Any]):
     def store(self, rows: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
         """Insert or update rows; return how many, and how many of them held less than the stored ones, since messages
         were collected meanwhile. The stored values are kept then."""
-        new = {tuple(row[name] for name in self.columns.unique): row for row in rows}
-        known, less = merged(self.columns, self._near(new.values()), new.values())
+        columns = self.columns
+        new = {tuple(row[name] for name in columns.unique): row for row in rows}
+        if not new:
+            return 0, 0
+        near = self.filter(
+            topic__in={row["topic"] for row in new.values()},
+            hour__gte=min(row["hour"] for row in new.values()),
+            hour__lte=max(row["hour"] for row in new.values()),
+        )
+        known = {tuple(row[name] for name in columns.unique): row for row in near.values()}
+        kept = {key: later(columns, known[key], row) if key in known else row for key, row in new.items()}
         fields = {field.name for field in self.model._meta.concrete_fields} - {"id"}
-        written = [row for row in known if tuple(row[name] for name in self.columns.unique) in new]
         targets = Log.of(self.db).connection.features.supports_update_conflicts_with_target
         self.bulk_create(
-            [self.model(**{name: row[name] for name in fields if name in row}) for row in written],
+            [self.model(**{name: row[name] for name in fields if name in row}) for row in kept.values()],
             batch_size=AT_ONCE,
             update_conflicts=True,
-            update_fields=sorted(fields - set(self.columns.unique)),
-            unique_fields=list(self.columns.unique) if targets else None,
+            update_fields=sorted(fields - set(columns.unique)),
+            unique_fields=list(columns.unique) if targets else None,
         )
-        return len(new), less
-
-    def _near(self, new: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return the stored rows of the new ones' topics between their first and last hour."""
-        rows = list(new)
-        if not rows:
-            return []
-        hours = [row["hour"] for row in rows]
-        near = self.filter(topic__in={row["topic"] for row in rows}, hour__range=(min(hours), max(hours)))
-        return [{name: value for name, value in row.items() if name != "id"} for row in near.values()]
+        compared = (*columns.counts, *columns.figures)
+        return len(new), sum(any(kept[key][name] != row[name] for name in compared) for key, row in new.items())
 
 
 class HourlyStatisticQuerySet(HourlyQuerySet):
