@@ -106,7 +106,7 @@ def published(topic: str) -> int:
     return Message.objects.filter(topic=topic).count()
 
 
-@pytest.mark.parametrize("words", [["--id=n", "--key=n"], ["--key=name"], []])
+@pytest.mark.parametrize("words", [["--id=n", "--key=n"], []])
 def test_a_file_that_grows_is_published_once_whatever_types_the_new_rows_have(
     spark: SparkSession, tmp_path: Path, words: list[str]
 ) -> None:
@@ -123,8 +123,8 @@ def test_a_file_that_grows_is_published_once_whatever_types_the_new_rows_have(
         assert set(Message.objects.values_list("message_id", "partition_key")) >= {("007", "007"), ("x99", "x99")}
 
 
-@pytest.mark.parametrize("words", [["--id=n,more", "--key=n"], []])
-def test_lines_of_json_that_grow_are_published_once(spark: SparkSession, tmp_path: Path, words: list[str]) -> None:
+def test_lines_of_json_that_grow_are_published_once(spark: SparkSession, tmp_path: Path) -> None:
+    words = ["--id=n,more", "--key=n"]
     rows = [{"n": n, "more": {"deep": n, "list": [n, 2**53 + n]}, "at": "2013-01-31", "yes": True} for n in range(20)]
     rows[3]["n"] = None
     file = tmp_path / "rows.json"

@@ -12,9 +12,11 @@ from pyspark.sql.streaming import StreamingQuery
 from sqlqueue import publish, publish_many
 from sqlqueue.contrib.spark.membership import Membership
 from sqlqueue.contrib.spark.scan import StreamBatch, note_read
+from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import ConsumerGroup, Message, Offset
 from sqlqueue.operations.move import move
-from tests.contrib.spark.test_stream import TIMEOUT, offsets_of, positions
+from tests.contrib.spark.test_stream import TIMEOUT, Direct, offsets_of, positions
+from tests.contrib.spark.test_stream import direct as direct
 from tests.logs import LOG
 
 REFUSED = "give the query a new checkpoint and a new output folder"
@@ -70,25 +72,26 @@ def test_a_batch_that_files_have_skipped_is_not_settled(files: Files) -> None:
     assert {row[0] for row in positions()} == {offsets_of("flights")[-1]}
 
 
-def test_a_batch_that_is_skipped_after_a_rewind_is_not_settled(files: Files) -> None:
+def test_a_batch_that_is_skipped_after_a_rewind_is_not_settled(direct: Direct) -> None:
     publish_many("flights", range(20))
-    files.run("checkpoint")
+    direct.run("checkpoint")
     move(LOG, "lake", "flights", 0)
-    files.refused("second")
+    with pytest.raises(ConfigurationError, match=REFUSED):
+        direct.run("second", skipping=True)
     assert max(row[0] for row in positions()) < offsets_of("flights")[0]
 
 
-def test_what_an_earlier_checkpoint_has_read_does_not_count_for_a_new_one(files: Files) -> None:
+def test_what_an_earlier_checkpoint_has_read_does_not_count_for_a_new_one(direct: Direct) -> None:
     publish_many("flights", range(20))
-    files.run("checkpoint")
+    direct.run("checkpoint")
     Offset.objects.update(position=0, offset_acked=0, claimed_to=0)  # killed before it was settled
-    files.refused("second")
+    with pytest.raises(ConfigurationError, match=REFUSED):
+        direct.run("second", skipping=True)
     assert max(row[0] for row in positions()) < offsets_of("flights")[0]
 
 
-@pytest.mark.parametrize("batches", [1, 2])
-def test_a_batch_that_its_sink_has_taken_before_a_kill_is_settled(files: Files, batches: int) -> None:
-    for _ in range(batches):
+def test_a_batch_that_its_sink_has_taken_before_a_kill_is_settled(files: Files) -> None:
+    for _ in range(2):
         publish_many("flights", range(20))
         files.run("checkpoint")
     last = offsets_of("flights")[-1]
@@ -111,6 +114,7 @@ def test_a_batch_that_is_run_again_is_settled_though_another_query_has_planned_s
     assert {row[0] for row in positions()} == {last}
 
 
+@pytest.mark.long
 def test_a_sink_of_ones_own_that_skips_by_number_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
     taken: dict[int, list[int]] = {}
 
@@ -131,11 +135,11 @@ def test_a_sink_of_ones_own_that_skips_by_number_loses_nothing(spark: SparkSessi
     assert {row[0] for row in positions()} == {max(taken[0])}
 
 
-def test_a_skipped_batch_without_messages_of_the_group_is_settled(files: Files) -> None:
+def test_a_skipped_batch_without_messages_of_the_group_is_settled(direct: Direct) -> None:
     publish_many("flights", range(5))
-    files.run("checkpoint")
+    direct.run("checkpoint")
     publish("flights", "for another one", group="other")
-    files.run("second")
+    direct.run("second", skipping=True)
     assert {row[0] for row in positions()} == {offsets_of("flights")[-1]}
 
 

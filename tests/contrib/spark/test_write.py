@@ -16,13 +16,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
 
-from sqlqueue import ConfigurationError, publish
+from sqlqueue import ConfigurationError, InvalidMessage, publish
 from sqlqueue.contrib.spark import publisher
 from sqlqueue.contrib.spark.membership import Membership
-from sqlqueue.contrib.spark.options import SourceOptions
+from sqlqueue.contrib.spark.options import WRITE, SourceOptions, read
+from sqlqueue.contrib.spark.project import of_django
 from sqlqueue.contrib.spark.scan import Portion, TableScan
 from sqlqueue.contrib.spark.session import register
+from sqlqueue.contrib.spark.source import registered
 from sqlqueue.contrib.spark.tables import MESSAGES
 from sqlqueue.contrib.spark.writer import to_json
 from sqlqueue.core.keys import partition_of
@@ -86,14 +89,6 @@ def test_rows_become_messages(spark: SparkSession) -> None:
     assert first.partition == partition_of("N1 ✈", Topic.objects.get(name="flights").partitions)
     assert (second.payload, second.partition_key, second.headers) == (None, "", None)
     assert not publish("flights", "the same", key="N1 ✈", id="first").created
-
-
-@pytest.mark.parametrize("name", ["sqlqueue-mine", "SQLQueue-Batch"])
-def test_headers_that_are_the_queues_are_refused_as_publish_does(spark: SparkSession, name: str) -> None:
-    rows = spark.sql(f"SELECT 'a' AS id, '1' AS payload, '{{\"{name}\": 1}}' AS headers")
-    with pytest.raises(Exception, match=r"begins with 'sqlqueue-', which is for the queue's own"):
-        write(rows, topic="t")
-    assert not Message.objects.exists()
 
 
 def test_what_is_written_again_is_there_once(spark: SparkSession) -> None:
@@ -180,43 +175,62 @@ def test_rows_without_ids_need_a_word(spark: SparkSession) -> None:
     assert len(published("numbers")) == 2
 
 
-@pytest.mark.parametrize(
-    ("columns", "row", "options", "said"),
-    [
-        ("payload string", ("1",), {"topic": "t"}, "option ids=none if duplicates do no harm"),
-        ("id string, payload string", (None, "1"), {"topic": "t"}, "a row has no id"),
-        ("id string, payload string", ("a", "{broken"), {"topic": "t"}, "payload is not JSON text"),
-        ("id string, payload string", ("a", "NaN"), {"topic": "t"}, "NaN is no number of JSON"),
-        ("id string, payload double", ("a", 0.5), {"topic": "t"}, "payload must be JSON text, not double"),
-        (
-            "id string, body binary, headers map<string,string>",
-            ("a", bytearray(b"1"), {}),
-            {"topic": "t"},
-            "make it by to_json()",
-        ),
-        ("id string, payload string", ("a", "1"), {}, "option topic, or give the rows a column topic"),
-        ("id string, payload string, topic string", ("a", "1", None), {}, "a row has no topic"),
-        ("id string, payload string, kee string", ("a", "1", "k"), {"topic": "t"}, "Did you mean 'key'?"),
-        ("id string, payload string, key string", ("a", "1", "k" * 256), {"topic": "t"}, "key has 256 characters"),
-        ("id string, payload string, priority int", ("a", "1", 7), {"topic": "t"}, "priority 7 is not one of topic"),
-        ("id string, payload string", ("a", f'"{"x" * LARGE}"'), {"topic": "t"}, "SQLQUEUE['MAX_PAYLOAD_BYTES']"),
-        ("id string, payload string", ("a", "[" * 600 + "]" * 600), {"topic": "t"}, "deep, which this database cannot"),
-        (
-            "id string, payload string, delay double",
-            ("a", "[" * 600 + "]" * 600, 60.0),
-            {"topic": "t"},
-            "deep, which this database cannot",
-        ),
-        ("id string, payload string, expires double", ("a", "1", 0.0), {"topic": "t"}, "at least a millisecond"),
-        ("id string, content string", ("a", "1"), {"topic": "t"}, "cannot write a column 'content'"),
-    ],
-)
-def test_what_cannot_be_published_is_refused(
-    spark: SparkSession, columns: str, row: tuple[Any, ...], options: dict[str, str], said: str
-) -> None:
-    with pytest.raises(PySparkException) as raised:
-        write(spark.createDataFrame([row], columns), **options)
-    assert said in str(raised.value)
+REFUSED = [
+    ("payload string", ("1",), {"topic": "t"}, "option ids=none if duplicates do no harm"),
+    ("id string, payload string", (None, "1"), {"topic": "t"}, "a row has no id"),
+    ("id string, payload string", ("a", "{broken"), {"topic": "t"}, "payload is not JSON text"),
+    ("id string, payload string", ("a", "NaN"), {"topic": "t"}, "NaN is no number of JSON"),
+    ("id string, payload double", ("a", 0.5), {"topic": "t"}, "payload must be JSON text, not double"),
+    (
+        "id string, body binary, headers map<string,string>",
+        ("a", bytearray(b"1"), {}),
+        {"topic": "t"},
+        "make it by to_json()",
+    ),
+    ("id string, payload string", ("a", "1"), {}, "option topic, or give the rows a column topic"),
+    ("id string, payload string, topic string", ("a", "1", None), {}, "a row has no topic"),
+    ("id string, payload string, kee string", ("a", "1", "k"), {"topic": "t"}, "Did you mean 'key'?"),
+    ("id string, payload string, key string", ("a", "1", "k" * 256), {"topic": "t"}, "key has 256 characters"),
+    ("id string, payload string, priority int", ("a", "1", 7), {"topic": "t"}, "priority 7 is not one of topic"),
+    ("id string, payload string", ("a", f'"{"x" * LARGE}"'), {"topic": "t"}, "SQLQUEUE['MAX_PAYLOAD_BYTES']"),
+    ("id string, payload string", ("a", "[" * 600 + "]" * 600), {"topic": "t"}, "deep, which this database cannot"),
+    (
+        "id string, payload string, delay double",
+        ("a", "[" * 600 + "]" * 600, 60.0),
+        {"topic": "t"},
+        "deep, which this database cannot",
+    ),
+    ("id string, payload string, expires double", ("a", "1", 0.0), {"topic": "t"}, "at least a millisecond"),
+    ("id string, content string", ("a", "1"), {"topic": "t"}, "cannot write a column 'content'"),
+    (
+        "id string, payload string, headers string",
+        ("a", "1", '{"sqlqueue-mine": 1}'),
+        {"topic": "t"},
+        "begins with 'sq",
+    ),
+    (
+        "id string, payload string, headers string",
+        ("a", "1", '{"SQLQueue-Batch": 1}'),
+        {"topic": "t"},
+        "begins with 'sq",
+    ),
+]
+
+
+def publish_directly(columns: str, row: tuple[Any, ...], given: dict[str, str]) -> None:
+    """Publish a row as a task of Spark's does, in this process."""
+    kind = T.StructType.fromDDL(columns)
+    registered(of_django(), 2)(given).writer(kind, overwrite=False)
+    batch = pa.RecordBatch.from_pylist([dict(zip(kind.names, row))], to_arrow_schema(kind))
+    publisher.publish(read(given, WRITE, "a write"), iter([batch]))
+
+
+@pytest.mark.django_db
+def test_what_cannot_be_published_is_refused(spark_session: SparkSession) -> None:
+    for columns, row, given, said in REFUSED:
+        with pytest.raises((ConfigurationError, InvalidMessage)) as raised:
+            publish_directly(columns, row, given)
+        assert said in str(raised.value)
     assert not published()
 
 
