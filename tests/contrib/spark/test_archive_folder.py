@@ -99,13 +99,11 @@ def test_a_new_topic_goes_where_the_others_are_unless_told_otherwise(
     with pytest.raises(CommandError, match="--new-folder"):
         run(tmp_path / "other", "b")
     run(tmp_path / "other", "b", new_folder=True)
-    publish("a", 2)
     publish("b", 2)
-    run(folder, "a")
     run(tmp_path / "other", "b")
     publish("c", 1)
     run(folder, "c")
-    assert [sum(offsets_in(archive).values()) for archive in (folder, tmp_path / "other")] == [3, 2]
+    assert [sum(offsets_in(archive).values()) for archive in (folder, tmp_path / "other")] == [2, 2]
 
 
 def test_another_databases_archive_is_left_alone(spark: SparkSession, folder: Path) -> None:
@@ -160,11 +158,11 @@ def test_what_another_process_archives_is_left_to_it_and_said_by_75(spark: Spark
 
 
 def test_verify_names_the_damaged_files_and_goes_on(spark: SparkSession, folder: Path, capsys) -> None:
-    for topic in ("a", "b"):
-        publish_many(topic, [NewMessage({"n": n}, key=str(n)) for n in range(9)])
-    run(folder, segment_rows=3)
+    publish_many("a", [NewMessage({"n": n}, key=str(n)) for n in range(6)])
+    publish("b", 1)
+    run(folder, segment_rows=2)
     first, second, fine = ArchiveSegment.objects.of("a")
-    (file,), (short,), (away,) = (files_of(each, folder) for each in (first, second, ArchiveSegment.objects.of("b")[1]))
+    (file,), (short,), (away,) = (files_of(each, folder) for each in (first, second, ArchiveSegment.objects.of("b")[0]))
     file.write_bytes(b"\0" * file.stat().st_size)
     short.write_bytes(short.read_bytes()[:100])
     away.unlink()
@@ -178,7 +176,7 @@ def test_verify_names_the_damaged_files_and_goes_on(spark: SparkSession, folder:
     assert error.value.returncode == 1
     told = capsys.readouterr().out
     assert "a: 3 segments of messages, 2 wrong" in told
-    assert "b: 3 segments of messages, 1 wrong" in told
+    assert "b: 1 segments of messages, 1 wrong" in told
 
 
 def test_one_look_at_the_receipts_serves_all_topics(consuming: Consuming, settings) -> None:

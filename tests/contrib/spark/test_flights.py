@@ -18,7 +18,7 @@ from sqlqueue.models import Message
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
 
-COUNT = 2_000
+COUNT = 1_000
 
 
 def test_spark_publishes_and_reads_the_real_flights_as_they_are(spark: SparkSession, tmp_path: Path) -> None:

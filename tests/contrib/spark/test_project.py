@@ -34,7 +34,7 @@ for number, project in enumerate(projects):
         row = {{"topic": "t", "id": "same", "payload": str(number)}}
         publisher.publish(SourceOptions(), iter([pa.RecordBatch.from_pylist([row])]))
         scan = TableScan(MESSAGES, MESSAGES.chosen(("payload",)))
-        batches = scan.read(alias, Portion([], [(1, 10**9, "")]))
+        batches = scan.read(alias, Portion([], [(1, 2**62, "")]))
         found.append([row["payload"] for batch in batches for row in batch.to_pylist()])
 from django.conf import settings
 from django.db import connections
