@@ -137,9 +137,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with self._project.task(self._sources[partition.database]) as log:
             yield from self._scan.read(log, partition)
 
-    def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: latestOffset() settles."""
-
     def stop(self) -> None:
         """Release the leases. If Spark does not call this, they expire, or the next stream takes them."""
         self._end(released=True)
