@@ -80,6 +80,7 @@ def collect(
     results = sweeps.results(log)
     if results:
         announce(results_collected, collect, count=results, database=log.label)
+    more = more or results >= sweeps.MOST_BATCHES * sweeps.BATCH
     sweeps.others(log)
     return Collected(messages, sweeps.receipts(log), more, results)
 

@@ -23,7 +23,6 @@ from sqlqueue.models.request import Request
 from sqlqueue.models.result import Result
 from sqlqueue.models.scheduled_message import ScheduledMessage
 from sqlqueue.models.subscriber_heartbeat import SubscriberHeartbeat
-from sqlqueue.models.task_state import TaskState
 from sqlqueue.models.topic import Topic
 from sqlqueue.models.unique_message import UniqueMessage
 
@@ -52,7 +51,6 @@ __all__ = [
     "Result",
     "ScheduledMessage",
     "SubscriberHeartbeat",
-    "TaskState",
     "Topic",
     "UniqueMessage",
     "dead_letter_topic",

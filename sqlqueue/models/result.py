@@ -1,4 +1,4 @@
-"""Kept results: what handlers returned."""
+"""Results: what handlers returned, and how the tasks of Django's Tasks stand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from sqlqueue.models.topic import TOPIC_COLUMN
 
 class Result(models.Model):
     """How a message ended for a group that keeps results (`keep_results`): written in the transaction that settles it,
-    and deleted when `expires_at` has passed. It outlives its message, so it names it by topic, key and id, too."""
+    and deleted when `expires_at` has passed. It outlives its message, so it names it by topic, key and id, too.
+
+    Or how a task stands (sqlqueue.tasks.states): written with its message, which names no topic here, and at the start
+    and at the end of each attempt. outcome: its status; task: what was enqueued, as JSON; run: what came of it until
+    now; error: that of each attempt, as JSON; (message_offset, run_token, serial) say which delivery has written
+    last: an earlier one changes nothing.
+    """
 
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
     partition_key = ExactField(_("key"), max_length=KEY_LENGTH, db_default="")
@@ -23,9 +29,13 @@ class Result(models.Model):
     attempts = models.IntegerField(_("attempts"))
     result = ShownJSON(_("result"), null=True)
     error = UnicodeTextField(_("error"), null=True)  # MySQL's TEXT has no plain default
-    started_at = models.DateTimeField(_("started at"))
-    finished_at = models.DateTimeField(_("finished at"))
-    expires_at = models.DateTimeField(_("expires at"))
+    started_at = models.DateTimeField(_("started at"), null=True)
+    finished_at = models.DateTimeField(_("finished at"), null=True)
+    expires_at = models.DateTimeField(_("expires at"), null=True)
+    task = UnicodeTextField(_("task"), null=True)
+    run = UnicodeTextField(_("state"), null=True)
+    run_token = models.BigIntegerField(_("fencing token"), db_default=0)
+    serial = models.BigIntegerField(_("serial"), db_default=0)
 
     class Meta:
         db_table = "sqlqueue_result"
@@ -33,7 +43,7 @@ class Result(models.Model):
         verbose_name_plural = _("results")
         constraints = [
             # Supports: the upserts of a settle; SELECT … WHERE message_id, topic, partition_key (the status of a
-            # message).
+            # message); SELECT, UPDATE … WHERE all four (a task).
             models.UniqueConstraint(
                 fields=["message_id", "topic", "partition_key", "consumer_group"], name="sqlqueue_result_message"
             ),

@@ -19,12 +19,10 @@ from sqlqueue.log.placement import open_logs
 from sqlqueue.log.publish import publish_in_block
 from sqlqueue.log.published import IGNORED
 from sqlqueue.log.topics import published_topic
-from sqlqueue.models import TaskState
-from sqlqueue.models.task_state import PATH_LENGTH, TASK_ID_LENGTH
-from sqlqueue.tasks import states
 from sqlqueue.tasks.interface import InvalidTask, Task, TaskResult, normalize_json
 from sqlqueue.tasks.queues import PRIORITY_HEADER, may_have_tasks
-from sqlqueue.tasks.results import NOT_THERE, is_id, result_with, stored, task_of
+from sqlqueue.tasks.results import NOT_THERE, is_id, result_with, task_of
+from sqlqueue.tasks.states import PATH_LENGTH, TASK_ID_LENGTH, TaskState, stored, topic_of
 
 LOWEST, HIGHEST = -100, 100  # a task's priority
 
@@ -53,10 +51,10 @@ def enqueue(
         raise InvalidMessage(f"the task's path has {len(path)} characters; {PATH_LENGTH} is the most: {path[:80]}…")
     if not may_have_tasks(path):
         raise InvalidTask(f"no consumer process would run it: {path} {NOT_THERE}")
-    if id is not None and (known := stored(id)) is not None:
-        return Enqueued(result_with(known, task_of(known)), False)
-    topic = states.topic_of(task.queue_name)
     log = home_log()
+    if id is not None and (known := stored(log, id)) is not None:
+        return Enqueued(result_with(known, task_of(known)), False)
+    topic = topic_of(task.queue_name)
     _refuse_other_transactions(topic)
     priority, now = int(task.priority), timezone.now()
     payload = {
@@ -81,10 +79,10 @@ def enqueue(
             payload, id=payload["id"], headers={PRIORITY_HEADER: priority}, priority=stream, at=at, expires=expires
         )
         message.fresh = id is None
-        state = states.new(payload)
+        state = TaskState(payload)
         if id is None:
             publish_in_block(topic, message)
-            state.save(using=log.alias, force_insert=True)
+            state.insert(log)
         elif (other := _store_named(log, state, topic, message)) is not None:
             return Enqueued(result_with(other, task_of(other)), False)
     return Enqueued(result_with(state, task), True)
@@ -95,15 +93,14 @@ def _store_named(log: Log, state: TaskState, topic: str, message: NewMessage) ->
     of that other one if it is there. Nothing is left of what is refused."""
     try:
         with log.atomic():
-            state.save(using=log.alias, force_insert=True)
+            state.insert(log)
             if publish_in_block(topic, message).status == IGNORED:
                 raise InvalidMessage(
-                    f"the id {state.pk!r} was that of a task whose result is deleted, and whose message is still there:"
+                    f"the id {state.id!r} was that of a task whose result is deleted, and whose message is still there:"
                     " give another one"
                 )
     except IntegrityError:
-        # As it was last committed: the snapshot of the caller's transaction may be older.
-        return TaskState.objects.using(log.alias).select_for_update().get(pk=state.pk)
+        return stored(log, state.id, lock=True)
     return None
 
 

@@ -21,9 +21,8 @@ from sqlqueue.core.codec import decode
 from sqlqueue.core.effects import register as register_effect
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, TOPIC_LENGTH, checked_consumed
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.models.task_state import BACKEND_LENGTH
 from sqlqueue.signals import task_killed
-from sqlqueue.tasks.states import GROUP, PREFIX, TASKS, topic_of
+from sqlqueue.tasks.states import BACKEND_LENGTH, GROUP, PREFIX, TASKS, topic_of
 
 if TYPE_CHECKING:
     from sqlqueue.tasks.policy import Policy

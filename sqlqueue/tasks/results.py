@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import copy
 import types
 from contextlib import suppress
 from dataclasses import fields
@@ -12,25 +12,19 @@ from django.utils.module_loading import import_string
 
 from sqlqueue.core.outcomes import message_of
 from sqlqueue.database.log import home_log
-from sqlqueue.models import TaskState
-from sqlqueue.models.task_state import SUCCESSFUL, TASK_ID_LENGTH
 from sqlqueue.tasks.interface import Task, TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
 from sqlqueue.tasks.queues import may_have_tasks
+from sqlqueue.tasks.states import SUCCESSFUL, TASK_ID_LENGTH, TaskState, stored
 
 NOT_THERE = "is in no installed app's package, nor in one that OPTIONS['packages'] of TASKS names"
 
 
 def result_of(id: object) -> TaskResult:
     """Return the present result of a task. Raises TaskResultDoesNotExist for an unknown id, or what is no id."""
-    state = stored(str(id)) if is_id(id) else None
+    state = stored(home_log(), str(id)) if is_id(id) else None
     if state is None:
         raise TaskResultDoesNotExist(id)
     return result_with(state, task_of(state))
-
-
-def stored(id: str) -> TaskState | None:
-    """Return the state of a task, None if there is none."""
-    return TaskState.objects.using(home_log().alias).filter(pk=id).first()
 
 
 def is_id(id: object) -> bool:
@@ -47,8 +41,8 @@ def task_of(state: TaskState) -> Task:
         task = found(state.path)
         kind, values = type(task), {field.name: getattr(task, field.name) for field in fields(task)}
     values |= {
-        "priority": state.priority,
-        "queue_name": state.queue,
+        "priority": state.task["priority"],
+        "queue_name": state.task["queue"],
         "run_after": state.run_after,
         "backend": state.backend,
     }
@@ -84,7 +78,6 @@ def _missing(path: str) -> types.FunctionType:
 
 def result_with(state: TaskState, task: Task) -> TaskResult:
     """Return the result of a task whose state is known."""
-    args, kwargs = json.loads(state.arguments or "[[], {}]")
     result = TaskResult(
         task=task,
         id=state.id,
@@ -93,15 +86,15 @@ def result_with(state: TaskState, task: Task) -> TaskResult:
         started_at=state.started_at,
         last_attempted_at=state.last_attempted_at,
         finished_at=state.finished_at,
-        args=args,
-        kwargs=kwargs,
+        args=copy.deepcopy(state.task["args"]),
+        kwargs=copy.deepcopy(state.task["kwargs"]),
         backend=state.backend,
         errors=[
             TaskError(exception_class_path=path, traceback=f"{traceback}\n")  # as format_exception() ends
-            for path, traceback in json.loads(state.errors or "[]")
+            for path, traceback in state.errors
         ],
-        worker_ids=json.loads(state.worker_ids or "[]"),
+        worker_ids=list(state.worker_ids),
     )
     if state.status == SUCCESSFUL:
-        object.__setattr__(result, "_return_value", json.loads(state.return_value or "null"))
+        object.__setattr__(result, "_return_value", copy.deepcopy(state.return_value))
     return result

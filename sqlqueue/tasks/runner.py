@@ -9,7 +9,6 @@ from typing import Any, Final, NoReturn
 
 from django.db import Error as DatabaseError
 from django.utils import timezone
-from django.utils.crypto import get_random_string
 
 from sqlqueue.conf import settings
 from sqlqueue.consumers.handlers.delivery import Delivery, unknown
@@ -19,10 +18,9 @@ from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.not_run import check_has_run
 from sqlqueue.core.outcomes import VisibilityTimeout, describe, message_of, storable
 from sqlqueue.database import retries
+from sqlqueue.database.log import home_log
 from sqlqueue.database.sizes import LIGHT, OVERHEAD, packet, size
 from sqlqueue.exceptions import LeaseLost, Postpone, Reject, Retry, WorkerEnded
-from sqlqueue.models import TaskState
-from sqlqueue.models.task_state import FAILED, READY, SUCCESSFUL
 from sqlqueue.signals import announce
 from sqlqueue.tasks import states
 from sqlqueue.tasks.interface import (
@@ -36,8 +34,8 @@ from sqlqueue.tasks.interface import (
     task_started,
 )
 from sqlqueue.tasks.policy import OWN_OPTIONS, Policy, of_backend, policy_of
-from sqlqueue.tasks.results import found, result_with, stored, task_of
-from sqlqueue.tasks.states import Overrun, Running, TaskFailure
+from sqlqueue.tasks.results import found, result_with, task_of
+from sqlqueue.tasks.states import FAILED, READY, SUCCESSFUL, Overrun, Running, TaskFailure, TaskState, stored
 
 logger = logging.getLogger("sqlqueue")
 
@@ -73,7 +71,7 @@ class _Attempt:
         self.sender = _sender(fresh.backend)
         self.policy, self.obstacle = policy, obstacle
         running = Running(
-            delivery.fence, get_random_string(32), delivery.worker, bool(delivery.deaths), self.policy.keep_results
+            delivery.fence, delivery.attempt, delivery.worker, bool(delivery.deaths), self.policy.keep_results
         )
         overrun = TaskFailure(
             _path(VisibilityTimeout),
@@ -85,7 +83,7 @@ class _Attempt:
 
     def run(self) -> None:
         """Run the task, unless that has been done."""
-        if self.state.run_offset != self.delivery.offset:
+        if self.state.order[0] != self.delivery.offset:
             return  # its dead letter was replayed, and its group moved back: the task is the replay's
         if self.state.status == SUCCESSFUL:
             return
@@ -107,10 +105,11 @@ class _Attempt:
                 raise
             self._end(error)
         try:
-            self.state.return_value = self._returned(value)
+            self._take(value)
         except (LeaseLost, DatabaseError):
             raise
         except Exception as error:  # the work is done: to run it again would do it twice
+            self.state.return_value = None
             self._fail(error, storable(describe(error)))
         self._finish(SUCCESSFUL)
 
@@ -128,16 +127,16 @@ class _Attempt:
         check_has_run(value, self.state.path)
         return value
 
-    def _returned(self, value: Any) -> str:
-        """Return the JSON of a return value. Raises what says why it cannot be stored."""
-        text = json.dumps(normalize_json(value), allow_nan=False)
-        if len(text) > (most := settings.MAX_PAYLOAD_BYTES):
-            raise ValueError(f"the return value has {len(text)} bytes as JSON; {most} is the most that is stored")
-        if (to_send := size((text, self.state.errors)) + OVERHEAD) > LIGHT and to_send > (most := self._packet()):
+    def _take(self, value: Any) -> None:
+        """Take a return value into the state. Raises what says why it cannot be stored."""
+        self.state.return_value = normalize_json(value)
+        length = len(json.dumps(self.state.return_value, allow_nan=False))
+        if length > (most := settings.MAX_PAYLOAD_BYTES):
+            raise ValueError(f"the return value has {length} bytes as JSON; {most} is the most that is stored")
+        if (to_send := size(self.state.texts().values()) + OVERHEAD) > LIGHT and to_send > (most := self._packet()):
             raise ValueError(
                 f"the return value takes {to_send} bytes to store; the server takes {most} at once (max_allowed_packet)"
             )
-        return text
 
     def _packet(self) -> int:
         # The server may have closed the connection while the task ran: that is no error of the task's.
@@ -156,19 +155,17 @@ class _Attempt:
         if outcome.kind == outcomes.POSTPONED:
             self._store(READY)
             raise Postpone(outcome.error, delay=outcome.delay) from None
-        states.add_error(self.state, _failure(error))
+        self.state.add_error(_failure(error))
         self._store(READY)
         raise Retry(outcome.error, delay=outcome.delay) from None
 
     def _fail(self, error: BaseException, text: str) -> NoReturn:
-        states.add_error(self.state, _failure(error))
+        self.state.add_error(_failure(error))
         self._finish(FAILED, error)
         raise Reject(text) from None
 
     def _finish(self, status: str, error: BaseException | None = None) -> None:
-        state = self.state
-        state.finished_at = timezone.now()
-        state.expires_at = states.expiry(state)
+        self.state.finished_at = timezone.now()
         if self._store(status):
             _announce_finished(self.sender, self._result(), error)
 
@@ -177,7 +174,7 @@ class _Attempt:
         if states.end(self.log, self.state, self._lost):
             return True
         # A later attempt has begun, or the state was deleted: what this one did is not the task's outcome.
-        logger.warning(logfmt("task_outcome_ignored", id=self.state.pk, task=self.state.path, status=status))
+        logger.warning(logfmt("task_outcome_ignored", id=self.state.id, task=self.state.path, status=status))
         return False
 
     def _result(self) -> TaskResult:
@@ -186,7 +183,7 @@ class _Attempt:
 
 def announce_killed(sender: Any, id: str, **kwargs: Any) -> None:
     """Send task_finished for a task that has failed because its consumer processes ended: a receiver of task_killed."""
-    state = stored(id)
+    state = stored(home_log(), id)
     if state is not None:
         result = result_with(state, task_of(state))
         _announce_finished(_sender(state.backend), result, WorkerEnded(_last_error(state)))
@@ -205,8 +202,7 @@ def _announce_finished(sender: Any, result: TaskResult, error: BaseException | N
 
 
 def _last_error(state: TaskState) -> str:
-    errors = json.loads(state.errors or "[]")
-    return errors[-1][1] if errors else "failed"
+    return state.errors[-1][1] if state.errors else "failed"
 
 
 def _policy(state: TaskState) -> Policy:

@@ -6,7 +6,7 @@ import pytest
 from django.db import transaction
 
 from sqlqueue import Batch, InvalidMessage, NewMessage, get_batch
-from sqlqueue.models import Message, TaskState
+from sqlqueue.models import Message, Result
 from sqlqueue.testing import drain
 from tests.databases.aliases import A, B
 from tests.databases.test_publish import OF_A, OF_B
@@ -20,13 +20,13 @@ def test_tasks_are_on_database(settings: Any) -> None:
     settings.TASKS = TASKS
     with transaction.atomic(using=A):
         result = samples.note.enqueue("one")
-    assert TaskState.objects.using(A).get().pk == result.id
-    assert not TaskState.objects.using(B).exists()
+    assert Result.objects.using(A).get().message_id == result.id
+    assert not Result.objects.using(B).exists()
     with transaction.atomic(using=B), pytest.raises(InvalidMessage, match="are on DATABASE, 'default'"):
         samples.note.enqueue("two")
     with transaction.atomic(using=A), transaction.atomic(using=B):
         samples.note.enqueue("three")
-    assert TaskState.objects.using(A).count() == 2
+    assert Result.objects.using(A).count() == 2
 
 
 def test_a_member_that_belongs_on_another_log_is_refused() -> None:

@@ -7,7 +7,7 @@ import pytest
 from django.db import transaction
 
 from sqlqueue.consumers.declare.registry import registry
-from sqlqueue.models import Message, TaskState
+from sqlqueue.models import Message
 from sqlqueue.tasks import queues
 from sqlqueue.tasks import states as task_states
 from sqlqueue.tasks.interface import TaskResultStatus
@@ -17,6 +17,7 @@ from tests.logs import LOG
 from tests.processes import wait_until
 from tests.tasks.declared import samples
 from tests.tasks.declaring import default_task_backend, task_finished
+from tests.tasks.stored import change
 
 pytestmark = pytest.mark.django_db(transaction=True)
 FAILED = TaskResultStatus.FAILED
@@ -72,7 +73,7 @@ def test_what_logs_a_failed_task_sees_its_error(ending: str, settings: Any, capl
                 task_states.mark_dead(LOG, message.offset, message.payload, "its consumer process ended 5 times")
         elif ending == "unknown":
             Message.objects.update(payload={**message.payload, "task": "gone.task"})
-            TaskState.objects.update(path="gone.task")
+            change(task="gone.task")
         drain()
     finally:
         task_finished.disconnect(log)

@@ -7,8 +7,9 @@ import pytest
 from django.utils import timezone
 
 from sqlqueue.consumers.background.collector import CollectorTask
-from sqlqueue.models import TaskState
-from sqlqueue.tasks import states as task_states
+from sqlqueue.log import sweeps
+from sqlqueue.models import Result
+from sqlqueue.tasks.states import TaskState
 from sqlqueue.testing import drain
 from tests.logs import LOG
 from tests.tasks.declared import DEFAULT, TASKS, samples
@@ -39,30 +40,30 @@ def test_results_are_kept_as_long_as_the_options_say(settings: Any) -> None:
     drain()
     collect()
     assert [gone(each) for each in (short, long, waiting)] == [True, False, False]
-    assert TaskState.objects.get(pk=long.id).expires_at is None
+    assert Result.objects.get(message_id=long.id).expires_at is None
 
 
 def test_results_are_kept_for_seven_days_by_default(settings: Any) -> None:
     settings.TASKS = TASKS
     good, bad = samples.note.enqueue(), samples.fail.enqueue("no")
     drain()
-    for state in TaskState.objects.all():
-        assert state.expires_at - state.finished_at == timedelta(days=7)
+    for row in Result.objects.all():
+        assert row.expires_at - TaskState.of(row).finished_at == timedelta(days=7)
     collect()
     assert not gone(good)
-    TaskState.objects.update(expires_at=timezone.now())
+    Result.objects.update(expires_at=timezone.now())
     collect()
     assert gone(good)
     assert gone(bad)
 
 
 def test_more_than_the_collector_deletes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_states, "BATCH", 2)
-    monkeypatch.setattr(task_states, "MOST_AT_ONCE", 4)
+    monkeypatch.setattr(sweeps, "BATCH", 2)
+    monkeypatch.setattr(sweeps, "MOST_BATCHES", 2)
     for _ in range(5):
         samples.note.enqueue()
-    TaskState.objects.update(expires_at=timezone.now())
+    Result.objects.update(expires_at=timezone.now())
     assert collect(), "there is more"
-    assert TaskState.objects.count() == 1
+    assert Result.objects.count() == 1
     assert not collect()
-    assert not TaskState.objects.exists()
+    assert not Result.objects.exists()

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from sqlqueue import ConfigurationError, InvalidMessage, cancel, get_status
 from sqlqueue.exceptions import Expired
-from sqlqueue.models import Message, ScheduledMessage, TaskState
+from sqlqueue.models import Message, Result, ScheduledMessage
 from sqlqueue.tasks import enqueue
 from sqlqueue.testing import drain
 from tests.tasks.declared import TASKS, samples
@@ -60,7 +60,7 @@ def test_a_known_id_is_that_task_in_whichever_queue() -> None:
     first = enqueue(samples.note, ["x"], {"more": 1}, id="mine")
     again = enqueue(samples.special, id="mine")
     assert (first.id, again.id, again.task.name, again.args) == ("mine", "mine", "note", ["x"])
-    assert (Message.objects.count(), TaskState.objects.count()) == (1, 1)
+    assert (Message.objects.count(), Result.objects.count()) == (1, 1)
     assert drain() == 1
     assert enqueue(samples.note, ["x"], id="mine").return_value == {"what": "x", "more": 1}
     assert drain() == 0
@@ -78,7 +78,7 @@ def test_two_that_enqueue_an_id_at_once_have_one_task() -> None:
             connections.close_all()
 
     with transaction.atomic():
-        TaskState.objects.count()  # its snapshot
+        Result.objects.count()  # its snapshot
         enqueue(samples.note, ["first"], id="mine")
         thread = threading.Thread(target=other)
         thread.start()
@@ -86,17 +86,17 @@ def test_two_that_enqueue_an_id_at_once_have_one_task() -> None:
         assert thread.is_alive()
     thread.join(30)
     assert [result.args for result in found] == [["first"]]
-    assert (Message.objects.count(), TaskState.objects.count()) == (1, 1)
+    assert (Message.objects.count(), Result.objects.count()) == (1, 1)
 
 
 def test_an_id_whose_message_is_there_and_whose_result_is_not_is_refused_and_leaves_nothing() -> None:
     enqueue(samples.note, id="mine")
-    TaskState.objects.all().delete()
+    Result.objects.all().delete()
     with transaction.atomic():
         with pytest.raises(InvalidMessage, match="whose result is deleted"):
             enqueue(samples.note, id="mine")
         samples.note.enqueue()
-    assert TaskState.objects.count() == 1
+    assert Result.objects.count() == 1
 
 
 @pytest.mark.parametrize("id", ["", "x" * 65, "ä", "a\0", 7])

@@ -5,9 +5,10 @@ from functools import partial
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 
-from sqlqueue.models import TaskState
+from sqlqueue.models import Result
 from tests.asynchronous.loops import in_loop
 from tests.tasks.declared import samples
+from tests.tasks.stored import state_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -23,7 +24,7 @@ def test_on_an_event_loop_the_sync_calls_name_the_async_ones() -> None:
                 look()
 
     in_loop(main())
-    assert TaskState.objects.count() == 1
+    assert Result.objects.count() == 1
 
 
 def test_the_async_calls_work() -> None:
@@ -32,4 +33,4 @@ def test_the_async_calls_work() -> None:
         await result.arefresh()
         return (await samples.note.aget_result(result.id)).id
 
-    assert TaskState.objects.get(pk=in_loop(main())).status == "READY"
+    assert state_of(in_loop(main())).status == "READY"

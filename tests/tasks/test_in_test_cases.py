@@ -2,7 +2,7 @@
 
 from django.test import TestCase, override_settings
 
-from sqlqueue.models import TaskState
+from sqlqueue.models import Result
 from sqlqueue.tasks.interface import TaskResultStatus
 from sqlqueue.testing import drain
 from tests.tasks.declared import QUICK, TASKS, samples
@@ -24,4 +24,4 @@ class InATestCase(TestCase):
         good.refresh()
         assert (broken.status, good.status) == (TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL)
         assert "nowhere" in broken.errors[0].traceback
-        assert TaskState.objects.count() == 2
+        assert Result.objects.count() == 2

@@ -12,18 +12,19 @@ from sqlqueue import HandOver, publish, replay
 from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.exceptions import ConfigurationError, LeaseLost, NotRun, WorkerEnded
-from sqlqueue.models import DeliveryState, Message, TaskState
+from sqlqueue.models import DeliveryState, Message, Result
 from sqlqueue.operations.move import move
 from sqlqueue.tasks import queues, task_options
 from sqlqueue.tasks import states as task_states
 from sqlqueue.tasks.interface import TaskResultStatus
-from sqlqueue.tasks.states import Overrun, Running, TaskFailure
+from sqlqueue.tasks.states import Overrun, Running, TaskFailure, TaskState
 from sqlqueue.testing import drain
 from tests.consuming import Consuming
 from tests.logs import LOG
 from tests.processes import ManageCommands, wait_until
 from tests.tasks.declared import DEFAULT, RETRYING, TASKS, samples
 from tests.tasks.declaring import default_task_backend, task_finished
+from tests.tasks.stored import only_state, state_of, states
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -106,7 +107,7 @@ def test_a_replayed_task_is_run_again_with_fresh_attempts() -> None:
 
 def test_a_replayed_task_whose_result_was_pruned_is_run_again() -> None:
     result = ended(samples.fail_until.enqueue(4))
-    TaskState.objects.all().delete()
+    Result.objects.all().delete()
     assert replay("tasks.default", group="tasks") == 1
     result = ended(result)
     assert (result.status, result.args, result.return_value) == (SUCCESSFUL, [4], 4)
@@ -145,13 +146,13 @@ def test_a_message_that_is_no_tasks_is_a_dead_letter() -> None:
 def test_a_message_that_is_nearly_a_tasks_is_a_dead_letter(change: dict[str, Any]) -> None:
     samples.note.enqueue("whole")
     message = Message.objects.get()
-    state = TaskState.objects.get()
+    state = only_state()
     publish("tasks.default", {**message.payload, "id": "another", **change})
     drain()
     (letter,) = Message.objects.dead_letters(topic="tasks.default")
     assert "no task's" in letter.last_error
     assert not DeliveryState.objects.filter(acked=False).exists(), "it is not tried again"
-    assert [one.pk for one in TaskState.objects.all()] == [state.pk]
+    assert [one.id for one in states()] == [state.id]
 
 
 @pytest.mark.parametrize("keys", [("id",), ("id", "task", "args", "kwargs", "backend", "queue", "priority")])
@@ -251,27 +252,27 @@ def test_a_running_task_is_seen_as_running(hosting: Consuming) -> None:
 def test_many_tasks_in_two_processes_run_once_each(hosting: Consuming) -> None:
     hosts = [hosting.start(threads=3) for _ in range(2)]
     results = [samples.note.using(priority=number % 7).enqueue(number) for number in range(150)]
-    wait_until(lambda: TaskState.objects.filter(status="SUCCESSFUL").count() == len(results))
+    wait_until(lambda: Result.objects.filter(outcome="SUCCESSFUL").count() == len(results))
     assert sorted(samples.RAN) == list(range(150))
-    states = TaskState.objects.all()
-    assert {len(json.loads(state.worker_ids)) for state in states} == {1}
-    assert {name for state in states for name in json.loads(state.worker_ids)} <= {host.name for host in hosts}
+    found = states()
+    assert {len(state.worker_ids) for state in found} == {1}
+    assert {name for state in found for name in state.worker_ids} <= {host.name for host in hosts}
 
 
 # -- fenced -----------------------------------------------------------------------------------------------------------
 
 
 def begin(
-    state: TaskState, offset: int, token: int, attempt: int, after_death: bool = False, lost: bool = True
+    state: TaskState, offset: int, token: int, attempt: int, after_death: bool = False, serial: int | None = None
 ) -> TaskState:
-    name = f"{offset}-{token}-{attempt}"
-    running = Running((offset, token, attempt), name, f"w{token}", after_death, timedelta(hours=1))
-    fresh = task_states.new(payload_of(state))
-    return task_states.begin(LOG, fresh, running, ANY_NUMBER, lambda: lost)
+    order = offset, token, attempt if serial is None else serial
+    running = Running(order, attempt, f"w{token}", after_death, timedelta(hours=1))
+    fresh = task_states.of_message(payload_of(state))
+    return task_states.begin(LOG, fresh, running, ANY_NUMBER, lambda: True)
 
 
 def payload_of(state: TaskState) -> dict[str, Any]:
-    message = Message.objects.get(payload__id=state.pk)
+    message = Message.objects.get(payload__id=state.id)
     return message.payload
 
 
@@ -282,7 +283,7 @@ def end(state: TaskState, status: str) -> bool:
 
 @pytest.fixture
 def state() -> TaskState:
-    return TaskState.objects.get(pk=samples.note.enqueue().id)
+    return state_of(samples.note.enqueue().id)
 
 
 def test_a_former_owner_changes_nothing(state: TaskState) -> None:
@@ -291,11 +292,11 @@ def test_a_former_owner_changes_nothing(state: TaskState) -> None:
     assert not end(old, "SUCCESSFUL"), "its outcome is ignored"
     with pytest.raises(LeaseLost):
         begin(state, 1, 1, 1)
-    assert TaskState.objects.get().status == "RUNNING"
+    assert only_state().status == "RUNNING"
     assert end(new, "FAILED")
     assert not end(old, "SUCCESSFUL")
-    state = TaskState.objects.get()
-    assert (state.status, json.loads(state.worker_ids)) == ("FAILED", ["w1", "w2"])
+    state = only_state()
+    assert (state.status, state.worker_ids) == ("FAILED", ["w1", "w2"])
 
 
 def test_attempts_that_an_operator_has_set_back_are_made(state: TaskState) -> None:
@@ -304,21 +305,21 @@ def test_attempts_that_an_operator_has_set_back_are_made(state: TaskState) -> No
     assert task_states.end(LOG, begun, lambda: True)
     with pytest.raises(LeaseLost):
         begin(state, 1, 1, 1)
-    begun = begin(state, 1, 1, 1, lost=False)
-    assert (begun.status, begun.run_attempt, begun.failures) == ("RUNNING", 1, 0)
+    begun = begin(state, 1, 1, 1, serial=4)
+    assert (begun.status, begun.attempt, begun.failures) == ("RUNNING", 1, 0)
 
 
 def test_a_task_whose_ack_was_lost_is_not_run_again(state: TaskState) -> None:
     first = begin(state, 1, 1, 1)
     assert end(first, "SUCCESSFUL")
     again = begin(state, 1, 2, 2, after_death=True)
-    assert (again.status, json.loads(again.worker_ids)) == ("SUCCESSFUL", ["w1"])
+    assert (again.status, again.worker_ids) == ("SUCCESSFUL", ["w1"])
 
 
 def test_a_begin_whose_reply_was_lost_is_one_attempt(state: TaskState) -> None:
     begin(state, 1, 1, 1)
     again = begin(state, 1, 1, 1)
-    assert (json.loads(again.worker_ids), again.failures) == (["w1"], 0)
+    assert (again.worker_ids, again.failures) == (["w1"], 0)
     assert end(again, "SUCCESSFUL")
     assert end(again, "SUCCESSFUL"), "so may the end's be"
 
@@ -328,7 +329,7 @@ def test_deaths_are_no_errors_and_overruns_are(state: TaskState) -> None:
     assert begin(state, 1, 2, 2, after_death=True).failures == 0
     assert begin(state, 1, 2, 3).failures == 1
     begun = begin(state, 1, 3, 3)  # released when its process stopped, and taken up by another
-    assert (begun.failures, json.loads(begun.errors)) == (1, [[OVERRUN.path, OVERRUN.traceback]])
+    assert (begun.failures, begun.errors) == (1, [[OVERRUN.path, OVERRUN.traceback]])
     assert begin(state, 2, 3, 1).failures == 0, "a replay's errors are counted anew"
 
 
@@ -337,8 +338,8 @@ def test_errors_and_workers_are_bounded(state: TaskState, monkeypatch: pytest.Mo
     monkeypatch.setattr(task_states, "MOST_WORKERS", 3)
     for attempt in range(1, 6):
         begun = begin(state, 1, attempt, attempt)
-    assert json.loads(begun.worker_ids) == ["w3", "w4", "w5"]
-    assert (len(json.loads(begun.errors)), begun.failures) == (2, 4)
+    assert begun.worker_ids == ["w3", "w4", "w5"]
+    assert (len(begun.errors), begun.failures) == (2, 4)
 
 
 def test_a_message_that_is_given_up_fails_its_task(state: TaskState) -> None:
@@ -356,13 +357,12 @@ def test_a_message_that_is_given_up_fails_its_task(state: TaskState) -> None:
             assert heard == [], "only once it is committed"
     finally:
         task_finished.disconnect(hear)
-    assert heard == [(state.pk, FAILED)]
+    assert heard == [(state.id, FAILED)]
     assert not end(begun, "SUCCESSFUL"), "the process lives, and has lost its lease"
     assert begin(state, message.offset, 1, 1).status == "FAILED"
-    found = default_task_backend.get_result(state.pk)
+    found = default_task_backend.get_result(state.id)
     assert (found.status, [error.exception_class for error in found.errors]) == (FAILED, [WorkerEnded])
-    stored = TaskState.objects.get()
-    assert stored.expires_at - stored.finished_at == timedelta(hours=1)
+    assert Result.objects.get().expires_at - only_state().finished_at == timedelta(hours=1)
 
 
 def test_what_has_ended_is_not_given_up(state: TaskState) -> None:
@@ -371,7 +371,7 @@ def test_what_has_ended_is_not_given_up(state: TaskState) -> None:
     for payload in (message.payload, {"id": "another"}, {"id": 7}, {}, [], "x", None):
         with transaction.atomic():
             task_states.mark_dead(LOG, message.offset, payload, "ended")
-    assert TaskState.objects.get().status == "SUCCESSFUL"
+    assert only_state().status == "SUCCESSFUL"
 
 
 # -- processes that are killed ----------------------------------------------------------------------------------------

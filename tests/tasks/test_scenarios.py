@@ -14,7 +14,7 @@ from django.db import connections, transaction
 from django.utils import timezone
 
 from sqlqueue import publish
-from sqlqueue.models import Message, ScheduledMessage, TaskState
+from sqlqueue.models import Message, Result, ScheduledMessage
 from sqlqueue.tasks import SqlQueueBackend
 from sqlqueue.tasks.interface import TaskResultStatus
 from sqlqueue.testing import drain
@@ -30,6 +30,7 @@ from tests.tasks.declaring import (
     task_finished,
     task_started,
 )
+from tests.tasks.stored import change
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -45,7 +46,7 @@ def ended(result: Any) -> Any:
 
 
 def finish(status: Any = SUCCESSFUL, **values: Any) -> None:
-    TaskState.objects.update(status=status, **{"started_at": timezone.now(), "finished_at": timezone.now(), **values})
+    change(status=status, **{"started_at": timezone.now(), "finished_at": timezone.now(), **values})
 
 
 # -- enqueue and get_result -------------------------------------------------------------------------------------------
@@ -174,7 +175,7 @@ def test_a_refused_task_leaves_the_callers_transaction_as_it_was() -> None:
             samples.note.enqueue("\ud800")
         result = samples.note.enqueue("good")
     assert ended(result).status == SUCCESSFUL
-    assert TaskState.objects.count() == 1
+    assert Result.objects.count() == 1
 
 
 def test_priority_range_check() -> None:
@@ -351,7 +352,7 @@ def test_a_task_path_that_is_gone(path: str, settings: Any) -> None:
     settings.SQLQUEUE = {**settings.SQLQUEUE, "UNKNOWN_FOR": 0}
     result = samples.note.enqueue(["exit", "1"])
     Message.objects.update(payload={**Message.objects.get().payload, "task": path})
-    TaskState.objects.update(path=path)
+    change(task=path)
     drain()
     found = default_task_backend.get_result(result.id)
     assert (found.status, found.attempts, found.args) == (FAILED, 1, [["exit", "1"]])

@@ -1,6 +1,5 @@
 """Tasks with large arguments and results, and connections that end while a task runs."""
 
-import json
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ from django.db import connection, transaction
 from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.database.sizes import packet
 from sqlqueue.exceptions import InvalidMessage
-from sqlqueue.models import Message, TaskState
+from sqlqueue.models import Message, Result
 from sqlqueue.tasks import queues
 from sqlqueue.tasks.interface import TaskResultStatus
 from sqlqueue.testing import drain
@@ -18,6 +17,7 @@ from tests.logs import LOG
 from tests.processes import wait_until
 from tests.tasks.declared import samples
 from tests.tasks.declaring import default_task_backend
+from tests.tasks.stored import state_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -67,7 +67,7 @@ def test_arguments_that_are_too_large_leave_the_callers_transaction_as_it_was() 
         samples.long_text.enqueue("before")
         with pytest.raises(InvalidMessage):
             samples.long_text.enqueue(FACE * 4_300_000)
-    assert TaskState.objects.count() == Message.objects.count() == 1
+    assert Result.objects.count() == Message.objects.count() == 1
 
 
 def test_errors_of_large_arguments_are_stored(settings: Any) -> None:
@@ -91,5 +91,5 @@ def test_a_task_whose_connection_ended_meanwhile_has_succeeded(hosting: Consumin
 def test_errors_are_stored_as_they_are() -> None:
     result = samples.fail.enqueue(FACE)
     drain()
-    assert FACE in json.loads(TaskState.objects.get(pk=result.id).errors)[0][1]
-    assert FACE in TaskState.objects.get(pk=result.id).errors
+    assert FACE in state_of(result.id).errors[0][1]
+    assert FACE in str(Result.objects.get().error)

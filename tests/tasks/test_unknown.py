@@ -9,12 +9,13 @@ import pytest
 from django.utils import timezone
 
 from sqlqueue import get_status, publish
-from sqlqueue.models import DeliveryState, Message, TaskState
+from sqlqueue.models import DeliveryState, Message, Result
 from sqlqueue.operations.reschedule import reschedule
 from sqlqueue.testing import drain
 from tests.logs import LOG
 from tests.tasks.declared import TASKS, samples
 from tests.tasks.declaring import InvalidTask, task, task_backends
+from tests.tasks.stored import change, only_state
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TOPIC = "tasks.default"
@@ -52,8 +53,8 @@ def test_a_module_outside_of_the_apps_is_not_imported_because_a_message_names_it
 
 def test_nor_to_show_its_result(module: Path) -> None:
     samples.note.enqueue("known")
-    TaskState.objects.update(path="stray.run")
-    assert task_backends["default"].get_result(TaskState.objects.get().pk).task.name == "run"
+    change(task="stray.run")
+    assert task_backends["default"].get_result(only_state().id).task.name == "run"
     assert not module.exists()
 
 
@@ -72,7 +73,7 @@ def test_a_task_that_no_process_would_run_is_not_enqueued(module: Path) -> None:
 
     with pytest.raises(InvalidTask, match=r"stray\.run is in no installed app's package"):
         stray.run.enqueue()
-    assert (Message.objects.count(), TaskState.objects.count()) == (0, 0)
+    assert (Message.objects.count(), Result.objects.count()) == (0, 0)
 
 
 def test_an_unknown_task_waits_uncharged_and_is_run_once_a_process_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +82,7 @@ def test_an_unknown_task_waits_uncharged_and_is_run_once_a_process_has_it(monkey
     result = samples.note.enqueue("new")
     path = "tests.tasks.samples.deployed_later"
     Message.objects.update(payload={**Message.objects.get().payload, "task": path})
-    TaskState.objects.update(path=path)
+    change(task=path)
     monkeypatch.delattr(samples, "deployed_later")  # the old process
     for _ in range(3):
         drain()
@@ -93,7 +94,7 @@ def test_an_unknown_task_waits_uncharged_and_is_run_once_a_process_has_it(monkey
     (status,) = get_status(TOPIC, id=message.message_id).groups.values()
     assert (status.state, status.attempts) == ("waiting", 0)
     assert "deployed_later" in status.error
-    assert TaskState.objects.get().status == "READY"
+    assert only_state().status == "READY"
     monkeypatch.setattr(samples, "deployed_later", new, raising=False)
     drain()
     result.refresh()
@@ -103,7 +104,7 @@ def test_an_unknown_task_waits_uncharged_and_is_run_once_a_process_has_it(monkey
 def test_after_UNKNOWN_FOR_it_has_failed(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.SQLQUEUE = {**settings.SQLQUEUE, "UNKNOWN_FOR": timedelta(hours=2)}
     samples.note.enqueue("x")
-    TaskState.objects.all().delete()
+    Result.objects.all().delete()
     Message.objects.update(
         payload={**Message.objects.get().payload, "task": "tests.tasks.samples.gone"},
         created_at=timezone.now() - timedelta(hours=3),
@@ -114,4 +115,4 @@ def test_after_UNKNOWN_FOR_it_has_failed(settings: Any, monkeypatch: pytest.Monk
     make_due()
     drain()
     assert ["gone" in error for error in dead_letters()] == [True]
-    assert TaskState.objects.get().status == "FAILED"
+    assert only_state().status == "FAILED"

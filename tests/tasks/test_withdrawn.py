@@ -9,12 +9,13 @@ from django.db import transaction
 from django.utils import timezone
 
 from sqlqueue import cancel, cancel_all, publish
-from sqlqueue.models import ScheduledMessage, TaskState
+from sqlqueue.models import Result, ScheduledMessage
 from sqlqueue.operations.edit_scheduled import withdraw
 from sqlqueue.testing import drain
 from tests.logs import LOG
 from tests.tasks.declared import samples
 from tests.tasks.declaring import TaskResultDoesNotExist
+from tests.tasks.stored import change
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TOPIC = "tasks.default"
@@ -45,7 +46,7 @@ class TestATaskThatIsTakenBack:
         assert take_back(row) == 1
         with pytest.raises(TaskResultDoesNotExist):
             result.refresh()
-        assert set(TaskState.objects.values_list("pk", flat=True)) == {due.id, other.id}
+        assert set(Result.objects.values_list("message_id", flat=True)) == {due.id, other.id}
         assert drain(ahead=timedelta(hours=2)) == 2
 
     def test_is_there_if_that_rolls_back(self, take_back: Callable[[ScheduledMessage], int]) -> None:
@@ -58,7 +59,7 @@ class TestATaskThatIsTakenBack:
 
     def test_keeps_its_state_once_it_has_begun(self, take_back: Callable[[ScheduledMessage], int]) -> None:
         result = later()
-        TaskState.objects.update(run_offset=7)
+        change(order=(7, 0, 0))
         assert take_back(ScheduledMessage.objects.get()) == 1
         result.refresh()
 

@@ -4,7 +4,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
+from sqlqueue.models import Result
 from sqlqueue.testing import drain
 from tests.tasks.declared import samples
 
@@ -22,3 +24,6 @@ def test_naive_times_are_local_ones(settings: Any) -> None:
     later.refresh()
     assert now.status == later.status == "SUCCESSFUL"
     assert now.enqueued_at.tzinfo is None
+    settings.USE_TZ = True
+    for row in Result.objects.all():
+        assert abs(row.expires_at - timezone.now() - timedelta(days=7)) < timedelta(minutes=1)

@@ -158,8 +158,8 @@ class Delivery(Generic[Payload]):
 
     @property
     def fence(self) -> tuple[int, int, int]:
-        """(offset, fencing token, attempt): it grows with each later delivery of the message, and of its replay."""
-        return self.offset, self._attempt.lease.token, self.attempt
+        """(offset, fencing token, serial): it grows with each later delivery of the message, and of its replay."""
+        return self.offset, self._attempt.lease.token, self._attempt.serial
 
     @cached_property
     def created_at(self) -> datetime:
