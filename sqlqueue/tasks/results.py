@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import json
 import types
 from contextlib import suppress
 from dataclasses import fields
@@ -76,6 +76,10 @@ def _missing(path: str) -> types.FunctionType:
     return missing  # type: ignore[return-value]
 
 
+def _copy(value: Any) -> Any:
+    return json.loads(json.dumps(value))  # deepcopy() takes less deep ones
+
+
 def result_with(state: TaskState, task: Task) -> TaskResult:
     """Return the result of a task whose state is known."""
     result = TaskResult(
@@ -86,8 +90,8 @@ def result_with(state: TaskState, task: Task) -> TaskResult:
         started_at=state.started_at,
         last_attempted_at=state.last_attempted_at,
         finished_at=state.finished_at,
-        args=copy.deepcopy(state.task["args"]),
-        kwargs=copy.deepcopy(state.task["kwargs"]),
+        args=_copy(state.task["args"]),
+        kwargs=_copy(state.task["kwargs"]),
         backend=state.backend,
         errors=[
             TaskError(exception_class_path=path, traceback=f"{traceback}\n")  # as format_exception() ends
@@ -96,5 +100,5 @@ def result_with(state: TaskState, task: Task) -> TaskResult:
         worker_ids=list(state.worker_ids),
     )
     if state.status == SUCCESSFUL:
-        object.__setattr__(result, "_return_value", copy.deepcopy(state.return_value))
+        object.__setattr__(result, "_return_value", _copy(state.return_value))
     return result

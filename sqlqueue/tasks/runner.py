@@ -35,7 +35,7 @@ from sqlqueue.tasks.interface import (
 )
 from sqlqueue.tasks.policy import OWN_OPTIONS, Policy, of_backend, policy_of
 from sqlqueue.tasks.results import found, result_with, task_of
-from sqlqueue.tasks.states import FAILED, READY, SUCCESSFUL, Overrun, Running, TaskFailure, TaskState, stored
+from sqlqueue.tasks.states import FAILED, READY, SUCCESSFUL, Running, TaskState, stored
 
 logger = logging.getLogger("sqlqueue")
 
@@ -70,15 +70,9 @@ class _Attempt:
         self.log, self.delivery = delivery._log, delivery
         self.sender = _sender(fresh.backend)
         self.policy, self.obstacle = policy, obstacle
-        running = Running(
-            delivery.fence, delivery.attempt, delivery.worker, bool(delivery.deaths), self.policy.keep_results
-        )
-        overrun = TaskFailure(
-            _path(VisibilityTimeout),
-            f"attempt {delivery.attempt - 1} ended without an outcome: its visibility timeout passed, or the outcome "
-            "could not be stored",
-        )
-        self.state = states.begin(self.log, fresh, running, Overrun(overrun, self.policy.max_attempts), self._lost)
+        made = delivery.fence, delivery.attempt, delivery.worker, bool(delivery.deaths)
+        running = Running(*made, policy.max_attempts, policy.keep_results)
+        self.state = states.begin(self.log, fresh, running, self._lost)
         self.task: Task = task_of(self.state)
 
     def run(self) -> None:
@@ -155,12 +149,12 @@ class _Attempt:
         if outcome.kind == outcomes.POSTPONED:
             self._store(READY)
             raise Postpone(outcome.error, delay=outcome.delay) from None
-        self.state.add_error(_failure(error))
+        self.state.add_error(type(error), describe(error))
         self._store(READY)
         raise Retry(outcome.error, delay=outcome.delay) from None
 
     def _fail(self, error: BaseException, text: str) -> NoReturn:
-        self.state.add_error(_failure(error))
+        self.state.add_error(type(error), describe(error))
         self._finish(FAILED, error)
         raise Reject(text) from None
 
@@ -222,11 +216,3 @@ def _sender(backend: str) -> Any:
         return type(task_backends[backend])
     except Exception:  # it cannot be imported, either
         return None
-
-
-def _failure(error: BaseException) -> TaskFailure:
-    return TaskFailure(storable(_path(type(error))), storable(describe(error)))
-
-
-def _path(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"

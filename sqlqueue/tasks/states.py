@@ -20,7 +20,7 @@ from django.utils import timezone
 from sqlqueue.core.codec import JSON_OPTIONS, decode
 from sqlqueue.core.effects import Effect, EffectWrite
 from sqlqueue.core.keys import TOPIC_LENGTH
-from sqlqueue.core.outcomes import TOO_LATE, storable
+from sqlqueue.core.outcomes import TOO_LATE, VisibilityTimeout, storable
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import Expired, LeaseLost, WorkerEnded
@@ -45,6 +45,9 @@ _as_text: Final = json.JSONEncoder(**JSON_OPTIONS).encode
 
 MOST_ERRORS = 100  # of a task that are kept: the last ones
 MOST_WORKERS = 1_000
+OVERRUN: Final = (
+    "attempt {} ended without an outcome: its visibility timeout passed, or the outcome could not be stored"
+)
 
 
 def topic_of(queue: str) -> str:
@@ -152,9 +155,10 @@ class TaskState:
         finished = self.finished_at if timezone.is_aware(self.finished_at) else timezone.make_aware(self.finished_at)
         return finished + timedelta(seconds=self.kept_for)
 
-    def add_error(self, error: TaskFailure) -> None:
+    def add_error(self, kind: type[BaseException], traceback: str) -> None:
         """Add an error, and count it; the caller stores it."""
-        self.errors = [*self.errors, [error.path, error.traceback]][-MOST_ERRORS:]
+        error = [storable(f"{kind.__module__}.{kind.__qualname__}"), storable(traceback)]
+        self.errors = [*self.errors, error][-MOST_ERRORS:]
         self.failures += 1
 
 
@@ -203,49 +207,33 @@ def stored(log: Log, id: str, *, lock: bool = False) -> TaskState | None:
 @dataclass(frozen=True, slots=True)
 class Running:
     """Which delivery runs a task. order, attempt: as in TaskState; worker: the consumer process; after_death: the
-    process before it ended, or lost its lease; keep: for how long the result is kept, None for ever."""
+    process before it ended, or lost its lease; most: how many errors the task may have, None for any number; keep: for
+    how long the result is kept, None for ever."""
 
     order: tuple[int, int, int]
     attempt: int
     worker: str
     after_death: bool
+    most: int | None = None
     keep: timedelta | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFailure:
-    """An error as it is stored: the dotted path of its class, and the traceback as text."""
-
-    path: str
-    traceback: str
-
-
-@dataclass(frozen=True, slots=True)
-class Overrun:
-    """The error of an attempt that has ended without an outcome, and how many errors a task may have (None: any
-    number)."""
-
-    error: TaskFailure
-    most: int | None
-
-
-def begin(log: Log, fresh: TaskState, running: Running, overrun: Overrun, give_up: Callable[[], bool]) -> TaskState:
+def begin(log: Log, fresh: TaskState, running: Running, give_up: Callable[[], bool]) -> TaskState:
     """Store that a task's attempt starts, in a transaction of its own, and return the task's state.
 
     It is not RUNNING if there is nothing to run: an earlier delivery of this message has ended the task. The offset of
     its order is another if the task is a later message's: the replay of this one. fresh: the state to store if there is
-    none any more; overrun: what an attempt that has ended without an outcome counts as; if it was the last one, the
-    state's failures say so, and the caller ends the task without an attempt; give_up: whether the delivery is lost,
-    which ends the wait for a database that is unreachable. Raises LeaseLost if a later delivery has begun, and after
-    give_up.
+    none any more. An attempt that has ended without an outcome counts as an error; if it was the last one, the state's
+    failures say so, and the caller ends the task without an attempt. give_up: whether the delivery is lost, which ends
+    the wait for a database that is unreachable. Raises LeaseLost if a later delivery has begun, and after give_up.
     """
-    begun = retries.patiently(log, retries.run, log, _begin, log, fresh, running, overrun, give_up=give_up)
+    begun = retries.patiently(log, retries.run, log, _begin, log, fresh, running, give_up=give_up)
     if begun is None:
         raise LeaseLost
     return begun
 
 
-def _begin(log: Log, fresh: TaskState, running: Running, overrun: Overrun) -> TaskState:
+def _begin(log: Log, fresh: TaskState, running: Running) -> TaskState:
     found = stored(log, fresh.id, lock=True)
     state = found or fresh
     offset = running.order[0]
@@ -259,9 +247,9 @@ def _begin(log: Log, fresh: TaskState, running: Running, overrun: Overrun) -> Ta
     if not again:  # its first delivery, or a replay's, whose errors are counted anew
         state.failures = 0
     elif state.status == RUNNING and state.attempt < running.attempt and not running.after_death:
-        state.add_error(overrun.error)
+        state.add_error(VisibilityTimeout, OVERRUN.format(running.attempt - 1))
     state.status, state.finished_at, state.return_value = RUNNING, None, None
-    runs = overrun.most is None or state.failures < overrun.most
+    runs = running.most is None or state.failures < running.most
     if runs and state.order != running.order:  # else the reply to this transaction was lost, and it is run again
         state.last_attempted_at = timezone.now()
         state.started_at = state.started_at or state.last_attempted_at
@@ -296,17 +284,11 @@ def mark_dead(log: Log, offset: int, payload: Any, error: str) -> None:
         return  # a message that is no task's
     unfinished = rows(log, id).select_for_update().exclude(outcome__in=FINISHED).filter(message_offset__lte=offset)
     for state in map(TaskState.of, unfinished):
-        state.add_error(failure_of_worker(error))
+        state.add_error(Expired if error == TOO_LATE else WorkerEnded, error)
         state.status, state.finished_at = FAILED, timezone.now()
         state.order = offset, 0, 0  # no attempt's
         rows(log, id).update(**state.columns(log))
         log.on_commit(partial(announce, task_killed, mark_dead, id=id, database=log.label))
-
-
-def failure_of_worker(error: str) -> TaskFailure:
-    """Return the error of a task whose message was given up, for the reason that the queue gives."""
-    kind = Expired if error == TOO_LATE else WorkerEnded
-    return TaskFailure(f"{kind.__module__}.{kind.__qualname__}", storable(error))
 
 
 class Tasks(Effect):

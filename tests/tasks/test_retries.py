@@ -17,7 +17,7 @@ from sqlqueue.operations.move import move
 from sqlqueue.tasks import queues, task_options
 from sqlqueue.tasks import states as task_states
 from sqlqueue.tasks.interface import TaskResultStatus
-from sqlqueue.tasks.states import Overrun, Running, TaskFailure, TaskState
+from sqlqueue.tasks.states import Running, TaskState
 from sqlqueue.testing import drain
 from tests.consuming import Consuming
 from tests.logs import LOG
@@ -30,8 +30,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
 FAILED, SUCCESSFUL = TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL
-OVERRUN = TaskFailure("sqlqueue.core.outcomes.VisibilityTimeout", "too long")
-ANY_NUMBER = Overrun(OVERRUN, None)
 
 
 def ended(result: Any) -> Any:
@@ -266,9 +264,9 @@ def begin(
     state: TaskState, offset: int, token: int, attempt: int, after_death: bool = False, serial: int | None = None
 ) -> TaskState:
     order = offset, token, attempt if serial is None else serial
-    running = Running(order, attempt, f"w{token}", after_death, timedelta(hours=1))
+    running = Running(order, attempt, f"w{token}", after_death, keep=timedelta(hours=1))
     fresh = task_states.of_message(payload_of(state))
-    return task_states.begin(LOG, fresh, running, ANY_NUMBER, lambda: True)
+    return task_states.begin(LOG, fresh, running, lambda: True)
 
 
 def payload_of(state: TaskState) -> dict[str, Any]:
@@ -329,7 +327,9 @@ def test_deaths_are_no_errors_and_overruns_are(state: TaskState) -> None:
     assert begin(state, 1, 2, 2, after_death=True).failures == 0
     assert begin(state, 1, 2, 3).failures == 1
     begun = begin(state, 1, 3, 3)  # released when its process stopped, and taken up by another
-    assert (begun.failures, begun.errors) == (1, [[OVERRUN.path, OVERRUN.traceback]])
+    ((kind, text),) = begun.errors
+    assert (begun.failures, kind) == (1, "sqlqueue.core.outcomes.VisibilityTimeout")
+    assert "attempt 2 ended without an outcome" in text
     assert begin(state, 2, 3, 1).failures == 0, "a replay's errors are counted anew"
 
 
