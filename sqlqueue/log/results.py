@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from asyncio import _get_running_loop  # None without one
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
 
@@ -44,51 +45,42 @@ def outcome_of(log: Log, attempt: Attempt, returned: Any, keeps: bool) -> Outcom
     kept = None if message.headers is None else message.reply_kept
     if not keeps and kept is None:
         return SUCCESS
-    text = result_text(log, returned) if attempt.reply is None else checked_result(log, attempt.reply)
+    with _refusing():
+        text = _text(returned) if attempt.reply is None else attempt.reply
+        if text is not None:
+            check_result(log, text, settings.MAX_PAYLOAD_BYTES)
     return Outcome(ACKED, result=text, kept=kept)
 
 
 def reply_text(log: Log, value: Any) -> str | None:
     """Return the JSON text of a reply, None for None. On an event loop, which may not ask the server what it can keep,
     that is left to outcome_of; also where the server does not answer. Raises InvalidResult."""
-    if value is None or _get_running_loop() is None:
+    with _refusing():
+        text = _text(value)
         try:
-            return result_text(log, value)
+            if text is not None and _get_running_loop() is None:
+                check_result(log, text, settings.MAX_PAYLOAD_BYTES)
         except Error as error:  # the engine's own statement, which is no error of the handler's
             if classify(error) in FOR_GOOD:
                 raise
-    try:
-        return encode(value, "result")
-    except InvalidMessage as error:
-        raise _invalid(error) from error
-
-
-def result_text(log: Log, value: Any) -> str | None:
-    """Return the JSON text of what a handler returned, None for None. Raises InvalidResult if it cannot be stored, or
-    would not come back equal."""
-    if value is None:
-        return None
-    try:
-        text = encode(value, "result")
-    except InvalidMessage as error:
-        raise _invalid(error) from error
-    return checked_result(log, text)
-
-
-def checked_result(log: Log, text: str) -> str:
-    """Return the JSON text of a result as it is. Raises InvalidResult if this server cannot store it."""
-    try:
-        check_result(log, text, settings.MAX_PAYLOAD_BYTES)
-    except InvalidMessage as error:
-        raise _invalid(error) from error
     return text
 
 
-def _invalid(error: InvalidMessage) -> InvalidResult:
-    return InvalidResult(
-        f"{error}. The handler has returned it, and its consumer keeps results, or a caller waits for it: return JSON, "
-        "or leave keep_results out. It is not run again by itself; replay the dead letter once that is corrected."
-    )
+def _text(value: Any) -> str | None:
+    return None if value is None else encode(value, "result")
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Raise InvalidResult for a result that cannot be stored, or would not come back equal."""
+    try:
+        yield
+    except InvalidMessage as error:
+        raise InvalidResult(
+            f"{error}. The handler has returned it, and its consumer keeps results, or a caller waits for it: return "
+            "JSON, or leave keep_results out. It is not run again by itself; replay the dead letter once that is "
+            "corrected."
+        ) from error
 
 
 def are_asked_for(plan: SettlePlan) -> bool:

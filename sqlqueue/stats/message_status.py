@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
 
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text
@@ -117,14 +119,9 @@ def _anywhere(topic: str, id: str, key: str, followed: int) -> MessageStatus | N
 
 
 def _found(topic: str, id: str, key: str, followed: int) -> MessageStatus | None:
-    def present(log: Log) -> MessageStatus | None:
-        return _present(log, topic, id, key, followed)
-
-    def collected(log: Log) -> MessageStatus | None:
-        return _collected(log, topic, id, key, followed)
-
+    of_it: dict[str, Any] = {"topic": topic, "id": id, "key": key, "followed": followed}
     # What is kept of an earlier message of this id may be on a former database, and must not be taken for this one.
-    return first_found(present, topic, key, id, afterwards=collected)
+    return first_found(partial(_present, **of_it), topic, key, id, afterwards=partial(_collected, **of_it))
 
 
 def _present(log: Log, topic: str, id: str, key: str, followed: int) -> MessageStatus | None:
@@ -202,30 +199,26 @@ def _with_replays(
 def _scheduled(log: Log, topic: str, id: str, key: str) -> MessageStatus | None:
     rows = ScheduledMessage.objects.using(log.alias).of_id(topic, id, key)
     row = next(iter(rows.only("target_group", "due_at", "created_at", "refusal")[:1]), None)
-    return None if row is None else _before_the_log(log, topic, id, key, row)
+    if row is None:
+        return None
+    state = GroupStatus("", SCHEDULED, error=row.refusal or "", next_attempt_at=row.due_at)
+    groups = _groups(log, topic, row.target_group, state)
+    return MessageStatus(topic, id, key, None, row.created_at, row.due_at, groups, log.label)
 
 
 def _relayed(topic: str, id: str, key: str) -> MessageStatus | None:
     """Return the status of a message that is on its way to its database."""
     if (found := relay.waiting(topic, key, id)) is None:
         return None
-    names = _groups(found.target, topic, found.group)
-    groups = {name: GroupStatus(name, RELAYED) for name in names}
+    groups = _groups(found.target, topic, found.group, GroupStatus("", RELAYED))
     return MessageStatus(topic, id, key, None, found.message.created_at, None, groups, found.target.alias)
 
 
-def _groups(log: Log, topic: str, target: str) -> list[str]:
-    """Return the groups that get a message which is not in the log yet."""
-    if target:
-        return [target]
+def _groups(log: Log, topic: str, target: str, state: GroupStatus) -> dict[str, GroupStatus]:
+    """Return how a message that is not in the log yet stands in the groups that get it: all as this one."""
     registered = ConsumerGroup.objects.using(log.alias).filter(topic=topic).order_by("consumer_group")
-    return list(registered.values_list("consumer_group", flat=True))
-
-
-def _before_the_log(log: Log, topic: str, id: str, key: str, row: ScheduledMessage) -> MessageStatus:
-    names, error = _groups(log, topic, row.target_group), row.refusal or ""
-    groups = {name: GroupStatus(name, SCHEDULED, error=error, next_attempt_at=row.due_at) for name in names}
-    return MessageStatus(topic, id, key, None, row.created_at, row.due_at, groups, log.label)
+    names = [target] if target else registered.values_list("consumer_group", flat=True)
+    return {name: replace(state, group=name) for name in names}
 
 
 def _collected(log: Log, topic: str, id: str, key: str, followed: int) -> MessageStatus | None:
