@@ -37,7 +37,6 @@ results_collected = Signal()  # count
 group_away = Signal()  # group, topic: no process serves it, and collection waits for it
 database_unreachable = Signal()  # subscriber, error
 operation_retried = Signal()  # operation, error_kind, error: a database error; it is run again
-task_killed = Signal()  # id (of a task whose message became a dead letter without an outcome of its own)
 message_refused = Signal()  # id (of the scheduled message), topic, reason
 ticks_published = Signal()  # schedule, topic, policy (its `missed`), count, missed (whether some were), seconds (late)
 tick_refused = Signal()  # schedule, reason

@@ -21,7 +21,6 @@ from sqlqueue.core.codec import decode
 from sqlqueue.core.effects import register as register_effect
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, TOPIC_LENGTH, checked_consumed
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.signals import task_killed
 from sqlqueue.tasks.states import BACKEND_LENGTH, GROUP, PREFIX, TASKS, topic_of
 
 if TYPE_CHECKING:
@@ -169,13 +168,6 @@ def connect() -> None:
     if add_consumers not in registry.sources:
         registry.sources.append(add_consumers)
     register_effect(TASKS)
-    task_killed.connect(_announce_killed, dispatch_uid="sqlqueue.tasks")
-
-
-def _announce_killed(**arguments: Any) -> None:
-    from sqlqueue.tasks.runner import announce_killed
-
-    announce_killed(**arguments)
 
 
 @register(TAG)

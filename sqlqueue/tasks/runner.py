@@ -175,8 +175,8 @@ class _Attempt:
         return result_with(self.state, self.task)
 
 
-def announce_killed(sender: Any, id: str, **kwargs: Any) -> None:
-    """Send task_finished for a task that has failed because its consumer processes ended: a receiver of task_killed."""
+def announce_killed(id: str) -> None:
+    """Send task_finished for a task that has failed because its consumer processes ended."""
     state = stored(home_log(), id)
     if state is not None:
         result = result_with(state, task_of(state))

@@ -25,7 +25,6 @@ from sqlqueue.database import retries
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import Expired, LeaseLost, WorkerEnded
 from sqlqueue.models import Result
-from sqlqueue.signals import announce, task_killed
 
 GROUP: Final = "tasks"  # the consumer group that runs tasks
 PREFIX: Final = "tasks."  # of the topics, before the queue's name
@@ -277,7 +276,7 @@ def _end(log: Log, state: TaskState) -> bool:
 
 def mark_dead(log: Log, offset: int, payload: Any, error: str) -> None:
     """Store that a task has failed whose message becomes a dead letter, in the caller's transaction: unless its own
-    attempt has said so, it ended its consumer processes. `task_killed` is announced after the commit."""
+    attempt has said so, it ended its consumer processes. task_finished is sent after the commit."""
     try:
         id = of_message(decode(payload)).id
     except (ValueError, TypeError, KeyError):
@@ -288,7 +287,13 @@ def mark_dead(log: Log, offset: int, payload: Any, error: str) -> None:
         state.status, state.finished_at = FAILED, timezone.now()
         state.order = offset, 0, 0  # no attempt's
         rows(log, id).update(**state.columns(log))
-        log.on_commit(partial(announce, task_killed, mark_dead, id=id, database=log.label))
+        log.on_commit(partial(_announce, id), robust=True)
+
+
+def _announce(id: str) -> None:
+    from sqlqueue.tasks.runner import announce_killed  # with the Tasks interface, which only those need that have tasks
+
+    announce_killed(id)
 
 
 class Tasks(Effect):
