@@ -111,7 +111,7 @@ def statuses_in(log: Log, messages: Sequence[Message], groups: Groups) -> dict[i
     found = open_in(log, messages, groups, repeats=True)
     receivers = {message.offset: _receivers(message, groups) for message in messages}
     settled = [(one, [g for g in receivers[one.offset] if (one.offset, g) not in found]) for one in messages]
-    dead = _dead_letters(log, settled)
+    dead = dead_letters(log, settled)
     return {
         offset: [found.get((offset, group)) or settled_as(group, dead.get((offset, group))) for group in names]
         for offset, names in receivers.items()
@@ -253,13 +253,9 @@ def ended_as(outcome: str, error: str = "") -> str:
     return EXPIRED if error == TOO_LATE else DEAD
 
 
-def dead_letters_of(log: Log, message: Message, groups: list[str]) -> dict[str, Message]:
-    """Return the dead letters of a message in these groups; topic, offset and key of the message are enough."""
-    return {group: dead_letter for (_, group), dead_letter in _dead_letters(log, [(message, groups)]).items()}
-
-
-def _dead_letters(log: Log, settled: Sequence[tuple[Message, list[str]]]) -> dict[tuple[int, str], Message]:
-    """Return the dead letters of messages in these groups, by offset and group; found by their ids, topics and keys."""
+def dead_letters(log: Log, settled: Sequence[tuple[Message, list[str]]]) -> dict[tuple[int, str], Message]:
+    """Return the dead letters of messages in these groups, by offset and group. Of a message the topic, offset and key
+    are enough: they are found by their ids, topics and keys."""
     copies = [
         (dead_letter_topic(message.topic), f"{group}:{message.offset}", message.partition_key)
         for message, groups in settled

@@ -25,7 +25,7 @@ from sqlqueue.stats.group_status import (
     SCHEDULED,
     WAITING,
     GroupStatus,
-    dead_letters_of,
+    dead_letters,
     ended_as,
     registered_groups,
     settled_as,
@@ -171,9 +171,10 @@ def status_of(log: Log, message: Message, followed: int = 0) -> MessageStatus:
 def _after_collection(log: Log, status: MessageStatus) -> dict[str, GroupStatus]:
     """Return what is known of a message that was collected while its status was read again and again."""
     gone = Message(topic=status.topic, offset=status.offset, partition_key=status.key)
-    dead = dead_letters_of(log, gone, list(status.groups))
+    dead = dead_letters(log, [(gone, list(status.groups))])
     receipts = _receipts(log, gone.offset, set(status.groups))
-    groups = {name: _with_receipt(settled_as(name, dead.get(name)), receipts.get(name)) for name in status.groups}
+    ended = {name: settled_as(name, dead.get((gone.offset, name))) for name in status.groups}
+    groups = {name: _with_receipt(one, receipts.get(name)) for name, one in ended.items()}
     return _with_replays(status.topic, status.key, groups, receipts, 0)
 
 
