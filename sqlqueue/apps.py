@@ -22,7 +22,7 @@ class SqlqueueConfig(AppConfig):
 
     def ready(self) -> None:
         """Connect the receivers and register the checks."""
-        from sqlqueue.checks import configuration, databases, topics  # noqa: F401  the import registers them
+        from sqlqueue.checks import configuration, databases  # noqa: F401  the import registers them
         from sqlqueue.consumers.declare import relays
         from sqlqueue.consumers.declare.registry import registry
         from sqlqueue.database.tables import refuse_development_version

@@ -4,7 +4,7 @@ says what it may say."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,33 +12,31 @@ from django.conf import settings as django_settings
 from django.core.signals import setting_changed
 from django.db import connections
 
-from sqlqueue.core.bounds import CENTURY, duration
-from sqlqueue.core.databases import as_stored
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, did_you_mean
-from sqlqueue.core.periodic import PERIODIC_TOPIC, ScheduleDefinition
+from sqlqueue.core.bounds import read_options, seconds
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, as_stored
+from sqlqueue.core.periodic import PERIODIC_TOPIC
 from sqlqueue.core.relay import is_relay_topic, relay_topic
-from sqlqueue.core.settings import HealthLimits, ParsedSetting, QueueOptions, TopicOptions, read
+from sqlqueue.core.settings import ParsedSetting, QueueOptions, TopicOptions, read
 from sqlqueue.exceptions import ConfigurationError
 
 OF_SETTING = ("aliases", "several")
 
 
+@dataclass(frozen=True)
+class AppOptions:
+    """The options of an app's own setting, such as SQLQUEUE_PEOPLE."""
+
+    RETENTION: float | None = seconds(None, none=True)
+
+
 def app_retention(name: str, default: float | None = None) -> float | None:
     """Return the seconds that an app's setting, such as SQLQUEUE_PEOPLE, has as its RETENTION, its only option; None:
     for ever. Raises ConfigurationError if the setting is wrong."""
-    given = getattr(django_settings, name, {})
-    if not isinstance(given, Mapping):
-        raise ConfigurationError(f"{name} must be a dict, not {given!r}")
-    for option in given:
-        if option != "RETENTION":
-            raise ConfigurationError(f"{name} has no option {option!r}.{did_you_mean(str(option), ['RETENTION'])}")
-    if (value := given.get("RETENTION", default)) is None:
-        return None
     problems: list[str] = []
-    seconds = duration(value, f"{name}['RETENTION']", problems, 0.0, CENTURY)
+    options = read_options(AppOptions, getattr(django_settings, name, {}), name, problems, RETENTION=default)
     if problems:
         raise ConfigurationError(problems[0])
-    return seconds
+    return options.RETENTION
 
 
 class Settings:
@@ -105,22 +103,9 @@ class Settings:
         partitions = 1 if name == PERIODIC_TOPIC else options.PARTITIONS
         return TopicOptions(partitions, priorities, options.RETENTION, options.HISTORY)
 
-    def names(self, topic: str) -> bool:
-        """Tell whether TOPICS names a topic."""
-        return topic in self.reading.topics
-
-    def schedules(self) -> dict[str, ScheduleDefinition]:
-        """Return the periodic schedules of SCHEDULES by name."""
-        return self.reading.schedules
-
     def declares(self, topic: str) -> bool:
         """Tell whether TOPICS names a topic, or another setting declares it."""
         return topic in self.reading.topics or topic in self.declared_elsewhere()
-
-    def health_limits(self, topic: str) -> HealthLimits:
-        """Return the health limits of this topic's groups."""
-        named = self.reading.limits
-        return named.get(topic) or named[""]
 
     def problems(self) -> list[str]:
         """Return everything that is wrong with the setting, for the system checks."""

@@ -27,8 +27,7 @@ from sqlqueue.log.publish import publish
 from sqlqueue.log.schedule import move_due
 from sqlqueue.log.status import with_work
 from sqlqueue.models import Message, PeriodicSchedule, ScheduledMessage
-from sqlqueue.payloads.content_types import content_type_of
-from sqlqueue.payloads.versions import callers
+from sqlqueue.payloads.versions import callers, content_type_of
 from sqlqueue.twins import refuse_in_async
 
 
@@ -63,9 +62,9 @@ def drain(
     log = home_log()
     end = _end(log, until, ahead)
     deadline, failures = time.monotonic() + timeout, Failures(raise_errors)
-    with _time_passing(log, consumers) as passing:
+    with _PassingTime(log, consumers) as passing:
         settled = _run_due(log, consumers, deadline, timeout, failures)
-        while end is not None and passing.to_next([(each.group, each.topic) for each in consumers], end):
+        while end is not None and passing.to_next(end):
             settled += _run_due(log, consumers, deadline, timeout, failures)
     return settled
 
@@ -166,62 +165,44 @@ def _run_hosted(log: Log, consumers: Sequence[Consumer], deadline: float, timeou
     return subscriber.settled
 
 
-class _SimulatedTime:
-    """Lets time pass by moving all due times nearer, and publishes the ticks of periodic schedules on the way."""
+class _PassingTime:
+    """Lets time pass in its block by moving all due times nearer, and publishes the ticks of periodic schedules on the
+    way. At the end of the block what is still not due has its time again."""
 
     def __init__(self, log: Log, consumers: Sequence[Consumer]):
-        self._log, self.passed = log, timedelta()
-        self._reached = clock.now(log)  # what is due by then has run, or waits behind another message
-        self._ticks = _Ticks(log, consumers, self._reached)
-
-    def to_next(self, group_topics: Sequence[tuple[str, str]], end: datetime) -> bool:
-        """Advance to the next due time of these (group, topic); return False if that is after the end."""
-        due = next_due(self._log, group_topics, self._reached)
-        dues = [] if due is None else [due + self.passed]
-        at = min([*dues, *self._ticks.next()], default=None)
-        if at is None or at > end:
-            return False
-        step = max(at - self.passed - clock.now(self._log), timedelta())
-        if step:
-            move(self._log, -step)
-        self.passed += step
-        self._reached = clock.now(self._log)
-        self._ticks.publish(at)
-        return True
-
-
-class _Ticks:
-    """The ticks of periodic schedules, for the handlers of some consumers, after a time."""
-
-    def __init__(self, log: Log, consumers: Sequence[Consumer], after: datetime):
-        drained = {(each.topic, group) for each in consumers for group in (each.group, "")}
-        paused = PeriodicSchedule.objects.using(log.alias).filter(paused=True).values_list("name", flat=True)
+        self._log, self._passed = log, timedelta()
+        self._reached = self._ticked = clock.now(log)  # what is due by then has run, or waits behind another message
+        self._consumed = [(each.group, each.topic) for each in consumers]
+        drained = {(topic, name) for group, topic in self._consumed for name in (group, "")}
         wanted = [one for one in declared().values() if (one.topic, one.group) in drained]
+        paused = PeriodicSchedule.objects.using(log.alias).filter(paused=True).values_list("name", flat=True)
         names = set(paused) if wanted else set()
         self._schedules = [one for one in wanted if one.name not in names]
-        self._after = after
 
-    def next(self) -> list[datetime]:
-        """Return when each schedule is due next."""
-        return [one.recurrence.after(self._after) for one in self._schedules]
+    def __enter__(self) -> _PassingTime:
+        return self
 
-    def publish(self, until: datetime) -> None:
-        """Publish what is due up to a time."""
+    def to_next(self, end: datetime) -> bool:
+        """Advance to the next due time of what is consumed; return False if that is after the end."""
+        due = next_due(self._log, self._consumed, self._reached)
+        dues = [one.recurrence.after(self._ticked) for one in self._schedules]
+        at = min([*dues, *([] if due is None else [due + self._passed])], default=None)
+        if at is None or at > end:
+            return False
+        step = max(at - self._passed - clock.now(self._log), timedelta())
+        if step:
+            move(self._log, -step)
+        self._passed += step
+        self._reached = clock.now(self._log)
         for one in self._schedules:
-            for tick in one.recurrence.between(self._after, until):
+            for tick in one.recurrence.between(self._ticked, at):
                 publish(one.topic, one.payload_of(tick), key=one.key, id=tick_id(one.name, tick), group=one.group)
-        self._after = max(self._after, until)
+        self._ticked = max(self._ticked, at)
+        return True
 
-
-@contextmanager
-def _time_passing(log: Log, consumers: Sequence[Consumer]) -> Iterator[_SimulatedTime]:
-    """Let time pass inside; at the end, restore the times of what is still not due."""
-    passing = _SimulatedTime(log, consumers)
-    try:
-        yield passing
-    finally:
-        if passing.passed and not log.connection.needs_rollback:
-            move(log, passing.passed)
+    def __exit__(self, *failed: object) -> None:
+        if self._passed and not self._log.connection.needs_rollback:
+            move(self._log, self._passed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,32 +224,21 @@ class PublishedMessage:
     row: Message | ScheduledMessage
     content_type: str | None = None
 
-    @property
-    def partition_key(self) -> str:
-        """The key, by its column's name."""
-        return self.key
-
-    @property
-    def message_id(self) -> str:
-        """The id, by its column's name."""
-        return self.id
-
 
 def published(topic: str = "") -> list[PublishedMessage]:
     """Return the published messages, of one topic or of all: first those in the log by offset, then the scheduled ones
     by due time; with several databases those of one after another."""
     refuse_in_async("published", "await sync_to_async(published)()")
     named = {"topic": topic} if topic else {}
-    return [one for log in all_logs() for one in _published_on(log, named)]
-
-
-def _published_on(log: Log, named: dict[str, str]) -> list[PublishedMessage]:
-    published = Message.objects.using(log.alias).filter(**named).order_by("offset")
-    later = ScheduledMessage.objects.using(log.alias).filter(**named).order_by("due_at", "id")
-    return [
-        *(_published(message, offset=message.offset, due_at=None, refusal="") for message in published),
-        *(_published(message, offset=None, due_at=message.due_at, refusal=message.refusal or "") for message in later),
-    ]
+    found: list[PublishedMessage] = []
+    for log in all_logs():
+        published = Message.objects.using(log.alias).filter(**named).order_by("offset")
+        later = ScheduledMessage.objects.using(log.alias).filter(**named).order_by("due_at", "id")
+        found += [_published(message, offset=message.offset, due_at=None, refusal="") for message in published]
+        found += [
+            _published(message, offset=None, due_at=message.due_at, refusal=message.refusal or "") for message in later
+        ]
+    return found
 
 
 def _published(row: Message | ScheduledMessage, **where: Any) -> PublishedMessage:

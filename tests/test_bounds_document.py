@@ -10,9 +10,8 @@ from sqlqueue.consumers.declare.registry import DURATIONS as MANNERS
 from sqlqueue.consumers.declare.registry import MOST_ATTEMPTS, MOST_OF_A_BATCH
 from sqlqueue.contrib.people.models import USER_LENGTH
 from sqlqueue.contrib.people.work import COMMENT_LENGTH
-from sqlqueue.core.active_hours import HOURS_LENGTH
 from sqlqueue.core.bounds import CENTURY, DAY, LEAST_RATE, MOST_RATE, duration
-from sqlqueue.core.flow import MOST_AT_ONCE, MOST_OF_A_RATE
+from sqlqueue.core.flow import HOURS_LENGTH, MOST_AT_ONCE, MOST_OF_A_RATE
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, TOPIC_LENGTH
 from sqlqueue.core.settings import (
     ALIAS_LENGTH,
@@ -26,7 +25,7 @@ from sqlqueue.core.settings import (
     QueueOptions,
 )
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE
-from sqlqueue.payloads.content_types import CONTENT_TYPE_LENGTH
+from sqlqueue.payloads.versions import CONTENT_TYPE_LENGTH
 from tests.documents import ROOT
 
 pytestmark = pytest.mark.once

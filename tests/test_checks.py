@@ -11,8 +11,8 @@ from django.utils import timezone
 
 from sqlqueue import consumer, periodic, publish
 from sqlqueue.checks import TAG
+from sqlqueue.checks.configuration import MOST_LISTED
 from sqlqueue.checks.databases import pool_problems
-from sqlqueue.checks.topics import MOST_LISTED
 from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.database import sequence
 from sqlqueue.database.server_checks import findings

@@ -60,7 +60,8 @@ def test_a_topics_limits_are_its_own_and_else_the_general_ones() -> None:
     own = {"t": {"max_lag": None, "max_age": 5}, "u": {"no_subscriber": False}}
     health = {"max_lag": 100, "max_age": timedelta(hours=1), "no_subscriber": True, "topics": own}
     with override_settings(SQLQUEUE={"HEALTH": health}):
-        found = {name: settings.health_limits(name) for name in ("t", "u", "v")}
+        limits = settings.reading.limits
+        found = {name: limits.get(name, limits[""]) for name in ("t", "u", "v")}
     assert [(o.max_lag, o.max_age, o.max_dead_letters, o.no_subscriber) for o in found.values()] == [
         (None, 5.0, None, True),
         (100, 3600.0, None, False),

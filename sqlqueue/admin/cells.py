@@ -22,11 +22,11 @@ from django.utils.html import format_html
 from django.utils.text import Truncator
 from django.utils.timezone import is_naive, make_aware
 
-from sqlqueue.core import indented as indentation
+from sqlqueue.core import codec
 from sqlqueue.core.logfmt import printable
 from sqlqueue.database.log import Log
 from sqlqueue.log.encoding import NOTHING
-from sqlqueue.payloads.content_types import UNKNOWN, content_type_of
+from sqlqueue.payloads.versions import UNKNOWN, content_type_of
 from sqlqueue.stats.search import Body, bodies
 
 # What no language needs, and a browser obeys or hides: control characters but for line ends and tabs, and what turns
@@ -68,14 +68,14 @@ def _escape(response: SimpleTemplateResponse) -> None:
 def indented(value: Any, most: int, cut: str = "…") -> str:
     """Return a value as indented JSON, harmless, to be read. After `most` characters there is `cut` on a line of its
     own."""
-    text, whole = indentation.indented(value, most)
+    text, whole = codec.indented(value, most)
     return harmless(text) if whole else harmless(text[:most]) + f"\n{cut}"
 
 
 def editable(value: Any) -> str:
     """Return a value as JSON, harmless, which is the same value: a form sends it back. It is indented unless that makes
     it very long."""
-    return harmless(indentation.indented_or_compact(value))
+    return harmless(codec.indented_or_compact(value))
 
 
 def described(body: Body) -> str:

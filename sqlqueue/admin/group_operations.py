@@ -16,9 +16,8 @@ from sqlqueue.admin.cells import MomentField
 from sqlqueue.admin.operation import LOCK_TIMEOUT, Done, Operation, Pause, Resume, Text
 from sqlqueue.admin.overriding import Override
 from sqlqueue.admin.pages import page_url, user_name
-from sqlqueue.core.active_hours import HOURS_LENGTH
 from sqlqueue.core.bounds import LEAST_RATE, MOST_ATTEMPTS, MOST_RATE
-from sqlqueue.core.flow import MOST_AT_ONCE
+from sqlqueue.core.flow import HOURS_LENGTH, MOST_AT_ONCE
 from sqlqueue.core.keys import KEY_LENGTH
 from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError
 from sqlqueue.log import groups, layouts

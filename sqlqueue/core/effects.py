@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
 
-from sqlqueue.core.lease import HeldLease
+from sqlqueue.core.partition.ref import HeldLease
 from sqlqueue.exceptions import Settlement
 
 # The headers that make a message need an app, and what INSTALLED_APPS has to name for it.

@@ -15,14 +15,14 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from sqlqueue.core.codec import decode
 from sqlqueue.core.keys import did_you_mean
-from sqlqueue.core.plain_json import decode
 from sqlqueue.core.settle_plan import FetchedMessage
-from sqlqueue.core.where import Row
 from sqlqueue.exceptions import ConfigurationError
 
+Row = TypeVar("Row", bound="tuple[Any, ...]")
 Test = Callable[[Any], bool]
 Path = Sequence[tuple[str, int | None]]  # each name, and the element of an array that it is
 Condition = tuple[Path, Test, bool]  # the bool: it holds where nothing lies at the path
@@ -50,33 +50,34 @@ class Filter:
             )
         self.text = ", ".join(f"{name}={value!r}" for name, value in given.items())
         self._plain: list[tuple[int, Test]] = []  # of key and id: the field's index in a message
-        # Of headers, then of the payload: what shows in the JSON text that they cannot hold, and the conditions.
-        self._nested: list[tuple[int, list[Texts], list[Condition]]] = []
+        # Of headers and of the payload, by index: the texts one of which their JSON needs, and the conditions.
+        self._nested: dict[int, tuple[list[Texts], list[Condition]]] = {}
         self.fields: set[str] = set()
         problems: list[str] = []
-        conditions: dict[str, list[Condition]] = {field: [] for field in NESTED}
-        texts: dict[str, list[Texts]] = {field: [] for field in NESTED}
         for name, value in given.items():
             try:
-                (field, *path), lookup = _parsed(name)
-                test, needed = LOOKUPS[lookup](value)
-                self.fields.add(field)
-                if field not in NESTED:
-                    if not all(isinstance(one, str) for one in (value if isinstance(value, LISTS) else [value])):
-                        raise ConfigurationError(f"{field!r} is a text, and never equals {value!r}: write a text")
-                    self._plain.append((FetchedMessage._fields.index(field), test))
-                    continue
-                steps = [(one, int(one) if ELEMENT.fullmatch(one) else None) for one in path]
-                conditions[field].append((steps, test, lookup == "exists" and not value))
-                if 0 < len(needed) <= MOST_SOUGHT:
-                    texts[field].append(needed)
+                self._add(name, value)
             except ConfigurationError as error:
                 problems.append(f"where[{name!r}]: {error}")
         if problems:
             raise ConfigurationError("; ".join(problems))
-        for field, some in conditions.items():
-            if some:
-                self._nested.append((FetchedMessage._fields.index(field), texts[field], some))
+        self._nested = dict(sorted(self._nested.items(), reverse=True))  # headers first: they are short
+
+    def _add(self, name: Any, value: Any) -> None:
+        (field, *path), lookup = _parsed(name)
+        test, needed = LOOKUPS[lookup](value)
+        self.fields.add(field)
+        index = FetchedMessage._fields.index(field)
+        if field in NESTED:
+            texts, conditions = self._nested.setdefault(index, ([], []))
+            steps = [(one, int(one) if ELEMENT.fullmatch(one) else None) for one in path]
+            conditions.append((steps, test, lookup == "exists" and not value))
+            if 0 < len(needed) <= MOST_SOUGHT:
+                texts.append(needed)
+        elif all(isinstance(one, str) for one in (value if isinstance(value, LISTS) else [value])):
+            self._plain.append((index, test))
+        else:
+            raise ConfigurationError(f"{field!r} is a text, and never equals {value!r}: write a text")
 
     def select(self, rows: Iterable[Row]) -> list[Row]:
         """Return the messages that match, in their order. Each message of the log passes here: key and id come first,
@@ -95,7 +96,7 @@ class Filter:
         for index, test in self._plain:
             if not test(message[index]):
                 return False
-        for index, texts, conditions in self._nested:
+        for index, (texts, conditions) in self._nested.items():
             stored = message[index]
             if texts and type(stored) is str and "\\" not in stored:  # nothing in it is written with an escape
                 for some in texts:
@@ -157,17 +158,9 @@ def _parsed(name: Any) -> tuple[list[str], str]:
 # -- lookups: each checks its value, and returns the test of what is found, and the texts that its JSON needs ----------
 
 
-def _exact(value: Any) -> Lookup:
-    return _among(value if isinstance(value, LISTS) else [value])
-
-
-def _in(value: Any) -> Lookup:
-    if not isinstance(value, LISTS):
-        raise ConfigurationError(f"'in' takes a list, not {value!r}")
-    return _among(value)
-
-
 def _among(values: Any) -> Lookup:
+    if not isinstance(values, LISTS):
+        raise ConfigurationError(f"'in' takes a list, not {values!r}")
     if not values:
         raise ConfigurationError("an empty list matches nothing: name values")
     for value in values:
@@ -228,8 +221,8 @@ def _quoted(value: str) -> str:
 
 
 LOOKUPS: Final[Mapping[str, Callable[[Any], Lookup]]] = {
-    "exact": _exact,
-    "in": _in,
+    "exact": lambda value: _among(value if isinstance(value, LISTS) else [value]),
+    "in": _among,
     "gt": _compared(lambda value: lambda found: found > value),
     "gte": _compared(lambda value: lambda found: found >= value),
     "lt": _compared(lambda value: lambda found: found < value),

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta, timezone, tzinfo
+from functools import partial
+from typing import Any, Final
 
-from sqlqueue.core.active_hours import ActiveHours
-from sqlqueue.core.bounds import whole
+from sqlqueue.core.bounds import checked_whole, time_zone
 from sqlqueue.exceptions import ConfigurationError
-
-T = TypeVar("T")
-
 
 UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 MOST_OF_A_RATE: Final = 1_000_000_000
 MOST_AT_ONCE: Final = 1_000_000  # handlers
 RATE = re.compile(r"(\d{1,10})/([smhd])", re.ASCII)
+UTC = timezone.utc
+DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+DAY_MINUTES: Final = 24 * 60
+MINUTE: Final = timedelta(minutes=1)
+HOURS_LENGTH: Final = 255  # characters
+WINDOW = re.compile(r"(?:(?P<days>\S.*?)\s+)?(?P<begin>\d{1,2}:\d\d)\s*-\s*(?P<end>\d{1,2}:\d\d)", re.ASCII)
+ZONE = re.compile(r"(?P<windows>.*?\d)\s+(?P<zone>[A-Za-z][\w+/-]*)", re.ASCII)
+ADVICE: Final = 'write "22:00-06:00", with days and time zone "mon-fri 22:00-06:00, sat-sun 00:00-24:00 Europe/Berlin"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,106 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
+class ActiveHours:
+    """Times of the week, in a time zone: "22:00-06:00", "mon-fri 22:00-06:00 Europe/Berlin", several after commas.
+
+    Days are those on which the hours begin: "fri 22:00-06:00" lasts until Saturday's morning; none named: every day. No
+    time zone: UTC. Clocks are those on the wall: on the days on which these are changed, hours last longer or shorter.
+    A time that they leave out is the one right after the gap, so that hours which lie in it as a whole do not open; a
+    time that they show twice is the first one.
+
+    Raises ConfigurationError for what cannot be read.
+    """
+
+    text: str
+    _windows: tuple[tuple[frozenset[int], int, int], ...] = field(init=False, repr=False, compare=False)
+    _zone: tzinfo = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str) or not self.text.strip() or len(self.text) > HOURS_LENGTH:
+            raise ConfigurationError(f"active hours {self.text!r:.80} cannot be read: {ADVICE}")
+        zoned = ZONE.fullmatch(self.text.strip())
+        windows, zone = (zoned["windows"], zoned["zone"]) if zoned else (self.text, "UTC")
+        object.__setattr__(self, "_zone", time_zone(zone))
+        object.__setattr__(self, "_windows", tuple(_window(part, self.text) for part in windows.split(",")))
+
+    def __str__(self) -> str:
+        return self.text
+
+    def contains(self, now: datetime) -> bool:
+        """Tell whether an aware time lies in the hours."""
+        return any(begin <= now < end for begin, end in self._around(now, 1))
+
+    def began(self, now: datetime) -> datetime | None:
+        """Return when the hours began that an aware time lies in, in UTC; None if it lies outside. Hours that never end
+        began eight days ago."""
+        found: datetime | None = None
+        reached: datetime | None = None
+        for begin, end in sorted(self._around(now, 8)):
+            if begin > now:
+                break
+            if reached is None or begin > reached:
+                found, reached = begin, end
+            reached = max(reached, end)
+        return found if reached is not None and reached > now else None
+
+    def next_begin(self, now: datetime) -> datetime:
+        """Return when the next hours begin after an aware time, in UTC."""
+        return min(begin for begin, _end in self._around(now, 15) if begin > now)  # a week's only day may not open
+
+    def _around(self, now: datetime, days: int) -> Iterator[tuple[datetime, datetime]]:
+        """Yield the hours that begin so many days before and after the day of an aware time, as pairs in UTC, but for
+        those that the clocks leave out."""
+        today = now.astimezone(self._zone).date()
+        for distance in range(-days, days + 1):
+            day = today + timedelta(days=distance)
+            for weekdays, begin, end in self._windows:
+                if day.weekday() in weekdays and (opens := self._at(day, begin)) < (closes := self._at(day, end)):
+                    yield opens, closes
+
+    def _at(self, day: date, minutes: int) -> datetime:
+        local = datetime(day.year, day.month, day.day, tzinfo=self._zone) + timedelta(minutes=minutes)  # on the wall
+        while (at := local.astimezone(UTC)).astimezone(self._zone) != local:  # clocks leave it out
+            local += MINUTE
+        return at
+
+
+def _window(part: str, text: str) -> tuple[frozenset[int], int, int]:
+    """Return the days and the minutes of the day at which hours begin and end; the end may lie on the next day."""
+    found = WINDOW.fullmatch(part.strip())
+    if found is None:
+        raise ConfigurationError(f"active hours {text!r} cannot be read: {ADVICE}")
+    begin, end = (_minutes(found[name], text) for name in ("begin", "end"))
+    if begin in (end, DAY_MINUTES):
+        raise ConfigurationError(
+            f'active hours {text!r}: {found["begin"]}-{found["end"]} is empty; a day is "00:00-24:00"'
+        )
+    days = _days(found["days"], text) if found["days"] else frozenset(range(7))
+    return days, begin, end if end > begin else end + DAY_MINUTES
+
+
+def _minutes(time: str, text: str) -> int:
+    hours, minutes = (int(part) for part in time.split(":"))
+    if minutes > 59 or hours * 60 + minutes > DAY_MINUTES:
+        raise ConfigurationError(f"active hours {text!r}: there is no time {time}; they go from 00:00 to 24:00")
+    return hours * 60 + minutes
+
+
+def _days(names: str, text: str) -> frozenset[int]:
+    found: set[int] = set()
+    for part in names.lower().split():
+        first, dash, last = part.partition("-")
+        if first not in DAYS or (dash and last not in DAYS):
+            raise ConfigurationError(
+                f"active hours {text!r}: {part!r} is no day; days are {' '.join(DAYS)}, or mon-fri"
+            )
+        begin = DAYS.index(first)
+        length = (DAYS.index(last) - begin) % 7 if dash else 0
+        found.update((begin + step) % 7 for step in range(length + 1))
+    return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True)
 class Flow:
     """The options of a group that limit its work; None: no limit. active: when it works; rate: how many messages start
     in a time; concurrency: how many handlers run at once; budget: how many attempts may fail in a time before it tries
@@ -72,40 +178,32 @@ class Flow:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the options that are given, as JSON has them."""
-        given = {option: getattr(self, name) for option, name in OPTIONS.items()}
+        given = {option: getattr(self, name) for option, (name, _) in OPTIONS.items()}
         return {option: getattr(one, "text", one) for option, one in given.items() if one is not None}
 
 
 NO_FLOW = Flow()
-# The options as a user gives them, and the fields of a flow.
-OPTIONS: Final = {
-    "active": "active",
-    "rate_limit": "rate",
-    "rate_limit_per_key": "rate_per_key",
-    "concurrency_limit": "concurrency",
-    "concurrency_limit_per_key": "concurrency_per_key",
-    "retry_budget": "budget",
+_at_once = partial(checked_whole, name="it", most=MOST_AT_ONCE, least=1)
+# The options as a user gives them: the field of a flow, and what reads it.
+OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    "active": ("active", ActiveHours),
+    "rate_limit": ("rate", Rate),
+    "rate_limit_per_key": ("rate_per_key", Rate),
+    "concurrency_limit": ("concurrency", _at_once),
+    "concurrency_limit_per_key": ("concurrency_per_key", _at_once),
+    "retry_budget": ("budget", Rate),
 }
 
 
 def checked_flow(values: Mapping[str, Any], problems: list[str]) -> Flow:
     """Return the flow of options as a user gives them, None for what is not given; note what cannot be."""
-    active = _made(ActiveHours, values, "active", problems)
-    rate = _made(Rate, values, "rate_limit", problems)
-    budget = _made(Rate, values, "retry_budget", problems)
-    concurrency, of_key = values.get("concurrency_limit"), values.get("concurrency_limit_per_key")
-    for name, given in (("concurrency_limit", concurrency), ("concurrency_limit_per_key", of_key)):
-        if given is not None:
-            whole(given, name, problems, MOST_AT_ONCE)
-    return Flow(active, rate, concurrency, budget, _made(Rate, values, "rate_limit_per_key", problems), of_key)
-
-
-def _made(make: Callable[[Any], T], values: Mapping[str, Any], name: str, problems: list[str]) -> T | None:
-    try:
-        return None if values.get(name) is None else make(values[name])
-    except ConfigurationError as error:
-        problems.append(f"{name}: {error}")
-        return None
+    made: dict[str, Any] = {}
+    for option, (name, make) in OPTIONS.items():
+        try:
+            made[name] = None if values.get(option) is None else make(values[option])
+        except ConfigurationError as error:
+            problems.append(f"{option}: {error}")
+    return Flow(**made)
 
 
 def stored(flow: Flow, lifted: Iterable[str] = ()) -> str:

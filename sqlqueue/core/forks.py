@@ -7,6 +7,7 @@ code, by sys.exit() too, it ends: there the parent goes on.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -39,26 +40,21 @@ def leave_if_forked(since: int) -> None:
     being handled, 1 for another exception, which is printed, and 0 for none."""
     if since == generation:
         return
-    status = 1
+    error, status = sys.exc_info()[1], 1
     try:
-        status = _status_of(sys.exc_info()[1])
+        if error is None:
+            status = 0
+        elif not isinstance(error, SystemExit):
+            traceback.print_exception(error)
+        elif error.code is None or isinstance(error.code, int):
+            status = (error.code or 0) & 0xFF
+        else:
+            print(error.code, file=sys.stderr)
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # there may be none
                 stream.flush()
     finally:
         os._exit(status)
-
-
-def _status_of(error: BaseException | None) -> int:
-    """Return the status of a process that such an error ends, as Python does; print what it prints."""
-    if isinstance(error, SystemExit):
-        if error.code is None or isinstance(error.code, int):
-            return (error.code or 0) & 0xFF
-        print(error.code, file=sys.stderr)
-        return 1
-    if error is not None:
-        traceback.print_exception(error)
-    return int(error is not None)
 
 
 def _count_fork() -> None:
@@ -69,3 +65,11 @@ def _count_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_count_fork)
+
+
+def exit_name(status: int) -> str:
+    """Return the name of the signal that ended a process (-9: SIGKILL), or its exit status as text."""
+    try:
+        return signal.Signals(-status).name if status < 0 else str(status)
+    except ValueError:
+        return str(status)

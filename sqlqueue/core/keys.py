@@ -1,13 +1,14 @@
-"""Keys, ids and names: their limits, and the partition that a key belongs to."""
+"""Keys, ids and names: their limits, and the partition and the database that a key belongs to."""
 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
 import re
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 
@@ -18,6 +19,8 @@ ID_LENGTH = 255
 DEAD_LETTER_SUFFIX = "_dlq"
 MOST_NAMED = 30  # words that a hint lists
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
+SEPARATOR = ","  # of the aliases that a topic's row holds
+DIGITS = 15  # of the hexadecimal hash: a number that MySQL's CONV() keeps, too
 
 
 def partition_of(key: str, partitions: int) -> int:
@@ -89,3 +92,27 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
         return f" Did you mean {near[0]!r}?"
     more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
     return f" Known are: {', '.join(known[:MOST_NAMED])}{more}." if known else ""
+
+
+def database_of(text: str, databases: Sequence[str]) -> str:
+    """Return the alias of the database of a key, or of a keyless message's id, of these, whatever their order.
+
+    The number that begins SHA-256 of its UTF-8 bytes, modulo their count, of the aliases in their order: what MySQL
+    gives as `CAST(CONV(LEFT(SHA2(partition_key, 256), 15), 16, 10) AS UNSIGNED) % n`. A key's partition is its crc32,
+    of which this is independent: every partition of each database has its keys.
+    """
+    if len(databases) == 1:
+        return databases[0]
+    number = int(hashlib.sha256(text.encode()).hexdigest()[:DIGITS], 16)
+    return sorted(databases)[number % len(databases)]
+
+
+def numbered(number: int, database: str) -> str:
+    """Return an offset, or another number of one log's, as part of an id: with the database's alias, if it is given."""
+    return f"{database}:{number}" if database else str(number)
+
+
+def as_stored(databases: Sequence[str]) -> str:
+    """Return the databases of a topic as its row holds them: nothing of a single one, whose alias is each project's
+    own."""
+    return SEPARATOR.join(sorted(databases)) if len(databases) > 1 else ""

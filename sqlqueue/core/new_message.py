@@ -1,13 +1,19 @@
-"""A message to publish: one value from the call to the row."""
+"""A message to publish: one value from the call to the row; what `unique_for` may be, and the header by which a caller
+asks for a reply."""
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict
 
-from sqlqueue.core.unique_for import UniqueFor
+from sqlqueue.core.codec import as_text, decode
+from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE, InvalidMessage, seconds
 
 OnConflict = Literal["ignore", "replace"]
+KEY: Final = "key"  # as long as a message of the topic and key is pending
+REPLY = "sqlqueue-reply"  # for how many seconds what comes of the message is stored, for its caller
+QUOTED = f'"{REPLY}"'
 
 
 class PublishOptions(TypedDict, total=False):
@@ -73,3 +79,39 @@ class NewMessage:
 
 
 OPTIONS = frozenset(PublishOptions.__annotations__)
+
+
+UniqueFor = Literal["key", False] | float | timedelta | None
+
+
+def checked_unique_for(value: Any) -> float:
+    """Return for how many seconds a pending message keeps others of its key out, infinity for as long as it is pending.
+
+    Raises InvalidMessage for what is neither "key" nor a duration of a millisecond to ten years.
+    """
+    if isinstance(value, str) and value == KEY:
+        return math.inf
+    if isinstance(value, (str, bool)):
+        raise InvalidMessage(
+            f"unique_for must be 'key', seconds or a timedelta (and in a publish False for not at all), not {value!r}"
+        )
+    number = seconds(value, "unique_for")
+    if number < SHORTEST_LIFE:
+        raise InvalidMessage(
+            f"unique_for must be at least a millisecond, not {value!r}: unique_for=False for not at all"
+        )
+    return number
+
+
+def reply_kept(headers: Any) -> float | None:
+    """Return for how many seconds the reply to a message with these headers, as the database gave them, is stored; None
+    if nothing asks for one. What plain SQL may have stored there, and is no positive number, asks for none."""
+    if not headers:
+        return None
+    text = as_text(headers)
+    if text is None or QUOTED not in text:
+        return None
+    stored = decode(text)
+    kept = stored.get(REPLY) if isinstance(stored, dict) else None
+    wanted = isinstance(kept, (int, float)) and not isinstance(kept, bool) and 0 < kept <= 2 * LONGEST_DELAY
+    return float(kept) if wanted and kept is not None else None

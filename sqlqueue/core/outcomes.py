@@ -1,14 +1,14 @@
-"""How an attempt ends: the outcome for what a handler returned or raised. Pure."""
+"""How an attempt ends: the outcome for what a handler returned or raised, and its error as text. Pure."""
 
 from __future__ import annotations
 
+import re
+import traceback
 from dataclasses import dataclass
 from typing import Final
 
-from sqlqueue.core.backoff import Backoff
 from sqlqueue.core.effects import Effect, EffectValue
-from sqlqueue.core.error_text import text_of
-from sqlqueue.core.retry_policy import ALL, BackoffFunction, RetryFilter, wait_before_retry
+from sqlqueue.core.retry_policy import ALL, Backoff, BackoffFunction, RetryFilter
 from sqlqueue.exceptions import BrokenTransaction, InvalidResult, Postpone, Reject, Retry
 
 ACKED: Final = "acked"
@@ -20,6 +20,11 @@ LOST: Final = "lost"
 REPLAYED: Final = "replayed"  # none of an attempt: the receipt of a dead letter that was replayed
 
 ERROR_LENGTH = 10_000
+TOO_LATE: Final = "expired"  # the error of a dead letter whose time was over; no handler's error is just this
+LENGTH = 200
+FRAME = re.compile(r'^ *File "(?P<file>[^"]+)", line \d+, in (?P<function>.+)$', re.MULTILINE)
+RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::|$)", re.MULTILINE)
+NUMBER = re.compile(r"\d+")
 
 
 class VisibilityTimeout(Exception):
@@ -46,7 +51,6 @@ class Outcome:
 SUCCESS: Final = Outcome(ACKED)
 COMMITTED: Final = Outcome(ACKED, committed=True)
 UNSTARTED: Final = Outcome(RELEASED)
-TOO_LATE: Final = "expired"  # the error of a dead letter whose time was over; no handler's error is just this
 EXPIRED: Final = Outcome(DEAD, error=TOO_LATE)  # before its handler was called
 SUPERSEDED: Final = Outcome(LOST)
 
@@ -128,6 +132,37 @@ def decide(
         return Outcome(DEAD, error=text)
     if isinstance(error, Retry) and error.delay is not None:
         return Outcome(RETRIED, error.delay, text)
-    wait = wait_before_retry(backoff, attempt, error)
+    wait = backoff.wait(attempt, error)
     # The error stays last: its last line is what lists and log lines show.
     return Outcome(RETRIED, wait.seconds, storable(f"{wait.problem}\n\n{text}") if wait.problem else text)
+
+
+def text_of(error: BaseException) -> str:
+    """Return an error with its traceback, and with those of its causes, as text.
+
+    `traceback.format_exception` asks the file system whether the source of each frame has changed. A handler fails
+    often at the same lines, so this happens for errors with causes and for groups only.
+    """
+    chained = error.__cause__ is not None or (error.__context__ is not None and not error.__suppress_context__)
+    if chained or error.__traceback__ is None or hasattr(error, "exceptions"):
+        return "".join(traceback.format_exception(error))
+    frames = [
+        traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name, lookup_line=False)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)]
+    return "".join([*lines, *traceback.format_exception_only(error)])
+
+
+def fingerprint(error: str) -> str:
+    """Return the class and the location of the last frame of a traceback: "KeyError in flights/rules.py:check".
+
+    Without line numbers, which change with every release. A text that is no traceback (a Reject's reason) stands for
+    itself, first line only, its numbers as "#". At most 200 characters; "" for "".
+    """
+    frames = list(FRAME.finditer(error))
+    if frames and (raised := RAISED.search(error, frames[-1].end() + 1)):
+        location = "/".join(frames[-1]["file"].replace("\\", "/").split("/")[-2:])
+        return f"{raised['type']} in {location}:{frames[-1]['function']}"[:LENGTH]
+    lines = error.strip().splitlines()
+    return NUMBER.sub("#", lines[0])[:LENGTH] if lines else ""

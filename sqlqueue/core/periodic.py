@@ -1,18 +1,20 @@
-"""Definitions of periodic schedules: what they publish and when, and which of their ticks are due."""
+"""Periodic schedules: what they publish and when, and which of their ticks are due."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import islice
 from typing import Any, NamedTuple
 
+from cronsim import CronSim, CronSimError
+
+from sqlqueue.core.bounds import duration, time_zone
 from sqlqueue.core.keys import GROUP_LENGTH, KEY_LENGTH, checked_consumed, checked_name, checked_text, did_you_mean
-from sqlqueue.core.recurrence import Recurrence, checked_recurrence
-from sqlqueue.exceptions import ConfigurationError, InvalidMessage
+from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError, InvalidMessage
 
 PERIODIC_TOPIC = "periodic"  # one partition, and declared by itself
 SCHEDULE_LENGTH = 100  # characters of a name: with the due time it is an id
@@ -20,6 +22,12 @@ LAST, ALL, SKIP = "last", "all", "skip"
 MISSED = (LAST, ALL, SKIP)
 DIGEST_LENGTH = 16
 OF_SETTINGS = ("cron", "every", "timezone", "missed", "topic", "key", "group", "payload")
+UTC = timezone.utc
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+SHORTEST_EVERY = 1.0  # seconds
+CRON_LENGTH = 255
+SINCE = datetime(2000, 1, 1, tzinfo=UTC)  # a cron that never fires is looked for from here
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +145,6 @@ def checked_definition(
 
 def configured(given: Any, problems: list[str]) -> dict[str, ScheduleDefinition]:
     """Return the schedules of SQLQUEUE["SCHEDULES"], and note what is wrong with it."""
-    if not isinstance(given, Mapping):
-        problems.append(f"SCHEDULES must be a dict of names to schedules, not {given!r}")
-        return {}
     found: dict[str, ScheduleDefinition] = {}
     for name, options in given.items():
         try:
@@ -176,3 +181,98 @@ def _configured(name: Any, options: Any) -> ScheduleDefinition:
         options.get("group", ""),
         payload,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """When a schedule is due: by a cron expression of five fields in a time zone, or every so many seconds, counted
+    from 1970-01-01T00:00Z. Exactly one of cron ("": none) and every (0.0: none) is given.
+
+    Cron follows Debian's cron. Fixed times (neither minute nor hour begins with *) are due once a day: in the hour that
+    is repeated when clocks go back the first time, and where an hour is left out right after it. Others follow elapsed
+    time, so that */30 is due at both 02:30s.
+
+    Raises ConfigurationError for what cannot be.
+    """
+
+    cron: str = ""
+    every: float = 0.0
+    timezone: str = "UTC"
+    _zone: tzinfo = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_zone", time_zone(self.timezone))
+        if self.cron:
+            _check_cron(self.cron, self._zone)
+
+    def __str__(self) -> str:
+        if self.cron:
+            return f"{self.cron} {self.timezone}"
+        return f"every {timedelta(seconds=self.every)}"
+
+    def after(self, moment: datetime) -> datetime:
+        """Return the first time after an aware one, in UTC. Raises OverflowError behind the last year."""
+        if not self.cron:
+            step = round(self.every * 1_000_000)
+            return EPOCH + ((moment - EPOCH) // MICROSECOND // step + 1) * step * MICROSECOND
+        # What was due in a left-out hour may be due together, and a start in a repeated hour begins in its first pass.
+        for local in CronSim(self.cron, moment.astimezone(self._zone)):
+            at = local.astimezone(UTC)
+            if at > moment:
+                return at
+        raise OverflowError(f"{self} is not due after {moment}")
+
+    def between(self, after: datetime, until: datetime) -> Iterator[datetime]:
+        """Yield the times after one moment and up to another one."""
+        at = after
+        while at < until and (at := self.after(at)) <= until:
+            yield at
+
+    def last(self, after: datetime, until: datetime) -> datetime | None:
+        """Return the last time after one moment and up to another one, without going through all of them."""
+        if self.cron:  # what it yields backwards comes before the moment that it is given
+            begin = (until + MICROSECOND).astimezone(self._zone)
+            times = (local.astimezone(UTC) for local in CronSim(self.cron, begin, reverse=True))
+            found = next((at for at in times if at <= until), None)
+        else:
+            found = self.after(until) - timedelta(seconds=self.every)
+        return found if found is not None and found > after else None
+
+
+def checked_recurrence(cron: Any, every: Any, zone: Any) -> Recurrence:
+    """Return the recurrence of what a user gives, None for what is not given; raise ConfigurationError if it cannot
+    be."""
+    if (cron is None) == (every is None):
+        given = "both are given" if cron is not None else "neither is given"
+        raise ConfigurationError(f'give cron ("0 3 * * *") or every (timedelta(minutes=5)), one of them: {given}')
+    if every is not None:
+        if zone is not None:
+            raise ConfigurationError("timezone has no effect with every, which counts elapsed time: leave it out")
+        problems: list[str] = []
+        seconds = duration(every, "every", problems, SHORTEST_EVERY, LONGEST_DELAY)
+        if seconds is None:
+            raise ConfigurationError(problems[0])
+        return Recurrence(every=seconds)
+    if not isinstance(cron, str) or not cron.strip():
+        raise ConfigurationError(f'cron must be a string of five fields, such as "0 3 * * *", not {cron!r}')
+    if len(cron) > CRON_LENGTH:
+        raise ConfigurationError(f"cron has {len(cron)} characters; {CRON_LENGTH} is the most")
+    return Recurrence(cron=" ".join(cron.split()), timezone="UTC" if zone is None else zone)
+
+
+def _check_cron(cron: str, zone: tzinfo) -> None:
+    if len(cron.split()) != 5:
+        raise ConfigurationError(
+            f"cron {cron!r} must have five fields: minute, hour, day of month, month, day of week; "
+            "for seconds use every=timedelta(seconds=…)"
+        )
+    try:
+        never = next(CronSim(cron, SINCE.astimezone(zone)), None) is None
+    except CronSimError as error:
+        if str(error) != "Bad day-of-month":
+            raise ConfigurationError(
+                f"cron {cron!r} cannot be read: {error}; the fields are minute, hour, day of month, month, day of week"
+            ) from None
+        never = True
+    if never:
+        raise ConfigurationError(f"cron {cron!r} never fires: no month that it names has such a day; correct the date")

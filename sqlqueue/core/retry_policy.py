@@ -1,4 +1,4 @@
-"""Which failures are retried, and the wait before a retry as a function of the project's own."""
+"""Which failures are retried, and how long a failed message waits."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from random import random
 from typing import Any, Final, NamedTuple
 
-from sqlqueue.core.backoff import Backoff
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.not_run import is_async, is_generator
 from sqlqueue.exceptions import LONGEST_DELAY, BrokenTransaction, Settlement
 
 logger = logging.getLogger("sqlqueue")
-
-FALLBACK: Final = Backoff()  # the wait where a function gives none
 
 Classes = tuple[type[BaseException], ...]
 
@@ -53,6 +51,33 @@ class Wait(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential backoff: `first` seconds, doubling, spread by ±`jitter` of itself, and never more than `longest`.
+
+    What has doubled up to the bound is spread below it, so that not all of it comes due together.
+
+    The defaults are those of Vitess messaging: doubling, bounded, 33 % of jitter against thundering herds.
+    """
+
+    first: float = 1.0
+    longest: float = 3600.0
+    jitter: float = 0.33
+
+    def delay(self, attempt: int, chance: Callable[[], float] = random) -> float:
+        """Return the seconds to wait after the given attempt (1 is the first)."""
+        doublings = min(max(attempt, 1) - 1, 60)  # 2 ** 60 seconds is past every bound; more would only overflow
+        plain = min(self.first * 2.0**doublings, self.longest / (1 + self.jitter))
+        return plain * (1 + self.jitter * (2 * chance() - 1))
+
+    def wait(self, attempt: int, error: BaseException) -> Wait:
+        """Return the wait after the given attempt (1 is the first)."""
+        return Wait(self.delay(attempt))
+
+
+FALLBACK: Final = Backoff()  # the wait where a function gives none
+
+
+@dataclass(frozen=True, slots=True)
 class BackoffFunction:
     """A project's `backoff(attempt)` or `backoff(attempt, error)`: it returns seconds or a timedelta."""
 
@@ -64,25 +89,20 @@ class BackoffFunction:
         or returns no duration, it is the default backoff's, and the problem is logged."""
         try:
             value = self.function(attempt, error=error) if self.takes_error else self.function(attempt)
-            wait = _checked(value, attempt)
+            number = value.total_seconds() if isinstance(value, timedelta) else value
+            if isinstance(number, bool) or not isinstance(number, (int, float)) or not number >= 0:
+                wanted = "seconds (a number or a timedelta) of at least 0"
+                wait = Wait(FALLBACK.delay(attempt), f"it must return {wanted}, not {_described(value)}")
+            elif number > LONGEST_DELAY:
+                wait = Wait(LONGEST_DELAY, f"it returned {_described(value)}, which is longer than ten years")
+            else:
+                return Wait(float(number))
         except BaseException as failure:  # SystemExit, too, must neither leave the attempt open nor end the process
             wait = Wait(FALLBACK.delay(attempt), f"it raised {_described(failure)}")
-        if not wait.problem:
-            return wait
         name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
         problem = f"backoff {name}(attempt={attempt}): {wait.problem}; the wait is {wait.seconds:.1f} s"
         logger.error(logfmt("backoff_failed", function=name, attempt=attempt, problem=problem))
         return Wait(wait.seconds, problem)
-
-
-def _checked(value: Any, attempt: int) -> Wait:
-    number = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or not number >= 0:
-        problem = f"it must return seconds (a number or a timedelta) of at least 0, not {_described(value)}"
-        return Wait(FALLBACK.delay(attempt), problem)
-    if number > LONGEST_DELAY:
-        return Wait(LONGEST_DELAY, f"it returned {_described(value)}, which is longer than ten years")
-    return Wait(float(number))
 
 
 def _described(value: object) -> str:
@@ -91,13 +111,6 @@ def _described(value: object) -> str:
     except BaseException:  # a project's object
         return f"a {type(value).__qualname__}, which cannot be described"
     return text if len(text) <= 200 else text[:200] + "…"
-
-
-def wait_before_retry(backoff: Backoff | BackoffFunction, attempt: int, error: BaseException) -> Wait:
-    """Return the wait after a failed attempt."""
-    if isinstance(backoff, BackoffFunction):
-        return backoff.wait(attempt, error)
-    return Wait(backoff.delay(attempt))
 
 
 # -- as `@consumer` takes them ----------------------------------------------------------------------------------------

@@ -7,14 +7,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_origin
 
-from sqlqueue.core.bounds import CENTURY, DAY, SHORTEST, WEEK
-from sqlqueue.core.bounds import whole as check_whole
-from sqlqueue.core.databases import SEPARATOR
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic
-from sqlqueue.core.options import checked_mapping, flag, mapping, one_of, option, read_options, seconds, text, whole
-from sqlqueue.core.partition.budget import PREFETCH_BYTES
+from sqlqueue.core.bounds import (
+    CENTURY,
+    DAY,
+    SHORTEST,
+    WEEK,
+    checked_mapping,
+    flag,
+    mapping,
+    number,
+    one_of,
+    option,
+    read_options,
+    seconds,
+    text,
+    whole,
+)
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, SEPARATOR, checked_topic
+from sqlqueue.core.new_message import checked_unique_for
+from sqlqueue.core.partition.window import PREFETCH_BYTES
 from sqlqueue.core.periodic import PERIODIC_TOPIC, ScheduleDefinition, configured
-from sqlqueue.core.unique_for import checked_unique_for
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 
 HISTORIES = ("none", "failures", "all")
@@ -46,7 +58,7 @@ def _weights(value: Any, name: str, problems: list[str]) -> Any:
         problems.append(f"{name} must be a list, with a weight for each priority, not {value!r}")
         return None
     for weight in value:
-        check_whole(weight, f"a weight in {name}", problems, MOST_WEIGHT)
+        whole(weight, f"a weight in {name}", problems, MOST_WEIGHT)
     return value
 
 
@@ -83,12 +95,12 @@ class TopicOptions:
     collected messages are kept in a table of their own; None: not at all. databases: the aliases of those that its
     keys are spread over; (): DATABASE alone."""
 
-    partitions: int = whole(32, MOST_PARTITIONS)
-    priorities: int = whole(1, MOST_PRIORITIES)
+    partitions: int = number(32, MOST_PARTITIONS)
+    priorities: int = number(1, MOST_PRIORITIES)
     retention: float | None = seconds(WEEK, none=True)
     history: str = one_of("failures", HISTORIES)
     payload_type: Any = option(None, _payload_type, none=True)
-    payload_version: int | None = whole(None, MOST_VERSIONS, none=True)
+    payload_version: int | None = number(None, MOST_VERSIONS, none=True)
     priority_weights: Sequence[int] | None = option(None, _weights, none=True)
     unique_for: float | None = option(None, _unique_for, none=True)
     retention_from: str = one_of(PUBLISHED, (PUBLISHED, ACKED))
@@ -102,9 +114,9 @@ class HealthLimits:
     the oldest one waits; max_dead_letters; no_subscriber: no process serves the group, and it is neither paused nor
     outside its active hours, in which alone the first two count. None and False: no limit."""
 
-    max_lag: int | None = whole(None, MOST_MESSAGES, 0, none=True)
+    max_lag: int | None = number(None, MOST_MESSAGES, 0, none=True)
     max_age: float | None = seconds(None, none=True)
-    max_dead_letters: int | None = whole(None, MOST_MESSAGES, 0, none=True)
+    max_dead_letters: int | None = number(None, MOST_MESSAGES, 0, none=True)
     no_subscriber: bool = flag(False)
 
 
@@ -119,7 +131,7 @@ class QueueOptions:
     # {name: {partitions, priorities, priority_weights, retention, history, unique_for, …}}
     TOPICS: Any = mapping(" of topic names to options")
     STRICT_TOPICS: bool = flag(False)  # refuse topics that are not declared; default: True if TOPICS names one
-    PARTITIONS: int = whole(32, MOST_PARTITIONS)  # of a topic that TOPICS does not name
+    PARTITIONS: int = number(32, MOST_PARTITIONS)  # of a topic that TOPICS does not name
     RETENTION: float | None = seconds(WEEK, none=True)  # of a topic that TOPICS does not name
     HISTORY: str = one_of("failures", HISTORIES)  # of a topic that TOPICS does not name
     RECEIPT_RETENTION: float = seconds(WEEK)
@@ -131,7 +143,7 @@ class QueueOptions:
     FLUSH_INTERVAL: float = seconds(1.0, 0.0, DAY)  # how long an ack may wait in memory
     COLLECT_INTERVAL: float = seconds(60.0, SHORTEST, DAY)
     SHUTDOWN_TIMEOUT: float = seconds(30.0, 0.0, DAY)  # how long a stopping consumer waits for its handlers
-    THREADS: int = whole(4, MOST_THREADS)
+    THREADS: int = number(4, MOST_THREADS)
     CONSUMERS_MODULE: str = text("consumers", rf"{NAME}(\.{NAME})*", ", a module's name")
     WAKE: bool = flag(True)  # notify sleeping consumers after a commit, by datagrams
     # Where a consumer process listens: an address that publishers can reach.
@@ -141,9 +153,9 @@ class QueueOptions:
     # Requests with it see health and status in detail; "": none do.
     STATUS_TOKEN: str = text("", f"({TOKEN})?", " of 16 or more visible ASCII characters, without spaces", secret=True)
     STATS_INTERVAL: float = seconds(5.0, 0.0, DAY)  # how long stats are cached for health, status and metrics
-    MAX_PAYLOAD_BYTES: int = whole(16 * 1024 * 1024, MOST_PAYLOAD)  # of payload and headers, as JSON in UTF-8
+    MAX_PAYLOAD_BYTES: int = number(16 * 1024 * 1024, MOST_PAYLOAD)  # of payload and headers, as JSON in UTF-8
     # Of payloads and headers that a consumer process has in memory.
-    PREFETCH_BYTES: int = whole(PREFETCH_BYTES, MOST_PREFETCH)
+    PREFETCH_BYTES: int = number(PREFETCH_BYTES, MOST_PREFETCH)
     # The class that encodes payloads and headers.
     JSON_ENCODER: str = text(PLAIN_ENCODER, rf"{NAME}(\.{NAME})+", ", a dotted path of a subclass of json.JSONEncoder")
     # {name: {cron, every, timezone, missed, topic, key, group, payload}}: ticks without code

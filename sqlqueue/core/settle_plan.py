@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from sqlqueue.core import effects
 from sqlqueue.core.effects import EffectWrite
-from sqlqueue.core.lease import HeldLease
+from sqlqueue.core.new_message import reply_kept
 from sqlqueue.core.outcomes import COMMITTED, EXPIRED, SUCCESS, Outcome, needs
 from sqlqueue.core.partition.blocked import StoredRange
-from sqlqueue.core.replies import reply_kept
+from sqlqueue.core.partition.ref import HeldLease
 
 # Whether a message is in flight. ALONE is the least value of one that is alone: the column holds TOGETHER + the
 # attempt's deaths, which is how many consumer processes in a row have ended with the message once this one has, too.
@@ -47,21 +47,12 @@ class FetchedMessage(NamedTuple):
     @property
     def size(self) -> int:
         """The characters of its payload and headers, or the bytes."""
-        return size_of(self)
+        return len(self.payload or "") + len(self.headers or "") + len(self.body or "")
 
     @property
     def reply_kept(self) -> float | None:
         """For how many seconds the reply to it is stored for its publisher; None if that waits for none."""
         return reply_kept(self.headers)
-
-
-def size_of(message: Sequence[Any]) -> int:
-    """Return the characters of the payload and headers of a message, or of its row, or the bytes."""
-    payload, headers, body = message[3], message[4], message[9]
-    size = len(payload) if payload else 0
-    if headers:
-        size += len(headers)
-    return size + len(body) if body else size
 
 
 def sizes_of(messages: Iterable[Sequence[Any]]) -> list[int]:
@@ -142,11 +133,6 @@ class Attempt:
     def offset(self) -> int:
         """The offset of its message."""
         return self.message.offset
-
-    @property
-    def size(self) -> int:
-        """The characters of its message's payload and headers, or the bytes."""
-        return size_of(self.message)
 
     @property
     def refused(self) -> Outcome | None:
@@ -233,17 +219,11 @@ class Execution:
             return unstarted
 
 
-class Filtered(NamedTuple):
-    """What a message is remembered as, instead of an attempt, that the consumer's filter has left out: it is acked
-    without one. effects: what its effects write."""
-
-    effects: Sequence[EffectWrite] = ()
-
-    @classmethod
-    def of(cls, lease: HeldLease, message: FetchedMessage) -> Filtered:
-        """Return what a message of a partition is remembered as."""
-        offset, headers = message.offset, message.headers
-        return cls([EffectWrite(lease, offset, 0, effect, True, headers) for effect in effects.of_headers(headers)])
+def effects_of_filtered(lease: HeldLease, message: FetchedMessage) -> list[EffectWrite]:
+    """Return what the effects write of a message that the consumer's filter has left out: it is acked without an
+    attempt."""
+    offset, headers = message.offset, message.headers
+    return [EffectWrite(lease, offset, 0, effect, True, headers) for effect in effects.of_headers(headers)]
 
 
 class SettledAttempt(NamedTuple):

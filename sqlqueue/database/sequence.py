@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from django.apps import apps
 from django.db import Error
 
-from sqlqueue.core.partition.claim_ahead import MOST_AHEAD
+from sqlqueue.core.partition.writes import MOST_AHEAD
 from sqlqueue.database.insert_sql import HORIZON
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError

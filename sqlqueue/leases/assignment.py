@@ -1,22 +1,24 @@
 """Balance: how many partitions of each group a subscriber should hold, and which it may take.
 
 All groups of a subscriber together, in two statements. What they read grows with the living subscribers and with the
-leases that are free, have expired or are its own; not with those that others hold.
+leases that are free, have expired or are its own; not with those that others hold. Of each living subscriber a look
+reads one row, whatever number of groups it serves: that row has a digest of what it serves. What a digest stands for is
+read once, from the rows of one of the subscribers that have it, and remembered.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any
 
-from sqlqueue.core.assignment import excess, fair_share
-from sqlqueue.core.orphans import Orphans
+from sqlqueue.core.assignment import Orphans, excess, fair_share
 from sqlqueue.core.partition.ref import GroupTopic
+from sqlqueue.database.lock_timeouts import unless_locked
 from sqlqueue.database.log import Log
-from sqlqueue.leases.subscribers import LivingSubscribers
-from sqlqueue.models.subscriber_heartbeat import STREAM
+from sqlqueue.leases.heartbeat import AT_MOST, digest_of
+from sqlqueue.models.subscriber_heartbeat import AHEAD, STREAM
 
 # The leases that are free or have expired, of these groups, and its own. Index: the leases' (topic, consumer_group,
 # valid_until); their holder.
@@ -32,6 +34,17 @@ OF_GROUP = """
     OR topic = %s AND consumer_group = %s AND valid_until <= {now}
 """
 GROUPS_AT_ONCE = 100
+# A row of each living subscriber. Index: the heartbeats' digests.
+LIVING = """
+    SELECT serves, subscriber FROM sqlqueue_subscriber_heartbeat{by_digest}
+    WHERE serves > '' AND expires_at > {now} AND beat_at < {later}
+"""
+# All rows of these subscribers. Index: the heartbeats' subscriber.
+SERVING = """
+    SELECT subscriber, consumer_group, topic FROM sqlqueue_subscriber_heartbeat
+    WHERE subscriber IN ({marks})
+"""
+AT_ONCE = 200  # subscribers
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +80,6 @@ class _Free:
     unknown: set[int] = field(default_factory=set)
 
 
-class _Share(NamedTuple):
-    """How many partitions of a group the subscriber may hold, where it comes among so many subscribers, and what that
-    was computed from."""
-
-    others: Sequence[str]
-    partitions: int
-    most: int
-    at: int
-    subscribers: int
-
-
 class Balancer:
     """Compares what one subscriber holds with its fair share.
 
@@ -88,7 +90,6 @@ class Balancer:
         self.log, self.subscriber, self.orphan_timeout = log, subscriber, orphan_timeout
         self._orphans: dict[GroupTopic, Orphans] = {}
         self._living = LivingSubscribers(log)
-        self._shares: dict[GroupTopic, _Share] = {}
 
     @property
     def in_reserve(self) -> bool:
@@ -147,32 +148,89 @@ class Balancer:
             found.update(map(tuple, self.log.execute(text, (*values, self.subscriber)).fetchall()))
         return sorted(found, key=lambda row: (row[1], row[0], row[2]))
 
-    def _share(self, group_topic: GroupTopic, partitions: int, subscribers: Sequence[str]) -> _Share:
-        """Return what the subscriber may hold: computed anew when something has changed only."""
-        known = self._shares.get(group_topic)
-        if known is None or known.others is not subscribers or known.partitions != partitions:
-            everyone = sorted({*subscribers, self.subscriber})
-            most = fair_share(partitions, everyone, self.subscriber, "/".join(group_topic))
-            at = everyone.index(self.subscriber)
-            known = self._shares[group_topic] = _Share(subscribers, partitions, most, at, len(everyone))
-        return known
-
     def _decide(
         self, group_topic: GroupTopic, holding: Holding, living: Sequence[str], free: _Free, now: float
     ) -> Balance:
         if holding.withdrawn:
             return Balance(give_up=sorted(holding.held), free=sorted(free.unknown))
-        share = self._share(group_topic, holding.partitions, living)
-        wanted = max(0, share.most - len(holding.held))
+        subscribers = sorted({*living, self.subscriber})
+        share = fair_share(holding.partitions, subscribers, self.subscriber, "/".join(group_topic))
+        wanted = max(0, share - len(holding.held))
         free_ones = list(free.ids)
-        rotation = share.at * len(free_ones) // share.subscribers
+        rotation = subscribers.index(self.subscriber) * len(free_ones) // len(subscribers)
         take = (free_ones[rotation:] + free_ones[:rotation])[:wanted]
         orphans = self._orphans.setdefault(group_topic, Orphans(self.orphan_timeout))
-        subscribers = {*living, self.subscriber}
         beyond = [partition for partition in orphans.find(free.tokens, now) if partition not in take]
         if beyond:
             orphans.take(beyond, subscribers, now)
             take += beyond
-        give_up = orphans.spare(excess(list(holding.held), share.most), holding.held, subscribers, now)
+        give_up = orphans.spare(excess(list(holding.held), share), holding.held, subscribers, now)
         unknown = sorted(free.unknown.difference(take))
         return Balance({p: free.ids[p] for p in take}, give_up, unknown, wanted)
+
+
+class LivingSubscribers:
+    """Looks for the subscribers. reserve: of those that serve the same, all but the one whose name comes first;
+    living: how many there are of whatever groups, without Spark streams, which do not share what they find to be the
+    horizon."""
+
+    def __init__(self, log: Log):
+        self.log = log
+        self.reserve: frozenset[str] = frozenset()
+        self.living = 0
+        self._seen: frozenset[tuple[str, str]] = frozenset()
+        self._by_digest: dict[str, Set[GroupTopic]] = {}
+        self._known: dict[GroupTopic, Sequence[str]] = {}
+
+    def look(self, groups: Collection[GroupTopic]) -> Mapping[GroupTopic, Sequence[str]]:
+        """Return the subscribers of groups, in the order of their names: the same objects as the last time, if nothing
+        has changed. Raises TableLocked in place of waiting."""
+        seen = frozenset(self._rows(LIVING, (round(AHEAD.total_seconds() * 1_000_000),)))
+        if seen != self._seen or self._known.keys() != set(groups):
+            alike: dict[str, list[str]] = defaultdict(list)  # the subscribers of each digest
+            for digest, subscriber in sorted(seen):
+                alike[digest].append(subscriber)
+            self._known = self._of_groups(groups, alike)
+            self.living = sum(not subscriber.startswith(STREAM) for _, subscriber in seen)
+            self.reserve = frozenset(name for some in alike.values() for name in some[1:])
+            self._seen = seen
+        return self._known
+
+    def of(self, group_topic: GroupTopic) -> Sequence[str]:
+        """Return the subscribers of a group, as of the last look at it."""
+        return self._known.get(group_topic, ())
+
+    def _of_groups(
+        self, groups: Iterable[GroupTopic], alike: Mapping[str, Sequence[str]]
+    ) -> dict[GroupTopic, Sequence[str]]:
+        found: dict[GroupTopic, set[str]] = {group_topic: set() for group_topic in groups}
+        for group_topics, subscribers in self._served(alike):
+            for group_topic in found.keys() & group_topics:
+                found[group_topic].update(subscribers)
+        return {group_topic: sorted(subscribers) for group_topic, subscribers in found.items()}
+
+    def _served(self, alike: Mapping[str, Sequence[str]]) -> list[tuple[Set[GroupTopic], Sequence[str]]]:
+        """Return what is served, and by which subscribers."""
+        self._by_digest = {digest: self._by_digest[digest] for digest in alike if digest in self._by_digest}
+        asked = {digest: some[0] for digest, some in alike.items() if digest not in self._by_digest}
+        read = self._read(asked.values())
+        for digest, subscriber in asked.items():
+            if digest_of(read[subscriber]) == digest:
+                self._by_digest[digest] = read[subscriber]
+        found = [(served, alike[digest]) for digest, served in self._by_digest.items()]
+        # The one whose rows were to say it for the others has left since.
+        left = {name for digest, some in alike.items() if digest not in self._by_digest for name in some}
+        return found + [(served, [name]) for name, served in self._read(left).items()]
+
+    def _read(self, subscribers: Iterable[str]) -> dict[str, set[GroupTopic]]:
+        names = sorted(subscribers)
+        found: dict[str, set[GroupTopic]] = defaultdict(set)
+        for start in range(0, len(names), AT_ONCE):
+            some = names[start : start + AT_ONCE]
+            text = SERVING.replace("{marks}", ", ".join(["%s"] * len(some)))
+            for subscriber, group, topic in self._rows(text, some):
+                found[subscriber].add((group, topic))
+        return found
+
+    def _rows(self, text: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in unless_locked(self.log, text, parameters, seconds=AT_MOST)]

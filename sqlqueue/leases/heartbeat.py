@@ -1,4 +1,9 @@
-"""Heartbeats: which subscribers are alive, by the database's clock."""
+"""Heartbeats: which subscribers are alive, by the database's clock, and what one had in flight that died.
+
+A subscriber that has no thread for a group withdraws from it, and comes back later: it shows no heartbeat there, so its
+share is nothing, and the others' shares grow. Each withdrawal is one transaction under the lock of the group's row, so
+that the last subscriber of a group stays.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +11,22 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from datetime import timedelta
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import NamedTuple
 
 from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.partition.ref import GroupTopic
+from sqlqueue.core.settle_plan import ALONE
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.lock_timeouts import TableLocked, unless_locked
 from sqlqueue.database.log import Log
 from sqlqueue.database.writer import identity
-from sqlqueue.models import SubscriberHeartbeat
-from sqlqueue.models.subscriber_heartbeat import AHEAD
+from sqlqueue.models import ConsumerGroup, SubscriberHeartbeat
+from sqlqueue.models.subscriber_heartbeat import AHEAD, STREAM
 from sqlqueue.version import __version__
 
 logger = logging.getLogger("sqlqueue")
@@ -42,6 +49,38 @@ UPDATES = {
         *("runs_until", "progressed_at", "serves"),
     )
 }
+# Other living subscribers of a group. Index: the heartbeats' unique key.
+OTHERS = """
+    SELECT subscriber FROM sqlqueue_subscriber_heartbeat WHERE topic = %s AND consumer_group = %s AND subscriber <> %s
+    AND subscriber NOT LIKE %s AND expires_at > {now} AND beat_at < {later} LIMIT 1
+"""
+# Index: the heartbeats' subscriber.
+OF_SUBSCRIBER = "SELECT consumer_group, topic FROM sqlqueue_subscriber_heartbeat WHERE subscriber = %s"
+# Index: the heartbeats' unique key.
+LEAVE_GROUP = "DELETE FROM sqlqueue_subscriber_heartbeat WHERE topic = %s AND consumer_group = %s AND subscriber = %s"
+SHOWN = 3  # messages; the text has to fit into a heartbeat
+# What a subscriber had in flight, of that which has rows: first what was in flight alone. Index: the leases' holder;
+# the unique keys of the offsets and of the states.
+KNOWN = """
+    SELECT s.consumer_group, s.topic, s."partition", s.message_offset, s.in_flight
+    FROM sqlqueue_partition_lease l{by_holder} {then} sqlqueue_offset o ON o.topic = l.topic
+    AND o.consumer_group = l.consumer_group AND o."partition" = l."partition"
+    {then} sqlqueue_delivery_state s ON s.topic = o.topic AND s.consumer_group = o.consumer_group
+    AND s."partition" = o."partition" AND s.priority = o.priority
+    WHERE l.holder = %s AND s.acked = {false} AND s.in_flight > 0 ORDER BY s.in_flight DESC, s.message_offset LIMIT %s
+"""
+# Those that were claimed, and have no row. Index: the same; the log's (topic, partition, priority, offset).
+CLAIMED = """
+    SELECT o.consumer_group, m.topic, m."partition", m."offset"
+    FROM sqlqueue_partition_lease l{by_holder} {then} sqlqueue_offset o ON o.topic = l.topic
+    AND o.consumer_group = l.consumer_group AND o."partition" = l."partition"
+    {then} sqlqueue_message m ON m.topic = o.topic AND m."partition" = o."partition" AND m.priority = o.priority
+    AND m."offset" > o.position AND m."offset" <= o.claimed_to
+    WHERE l.holder = %s AND o.claimed_to > o.position AND m.target_group IN ('', o.consumer_group)
+    AND NOT EXISTS (SELECT 1 FROM sqlqueue_delivery_state s WHERE s.topic = o.topic
+    AND s.consumer_group = o.consumer_group AND s."partition" = o."partition" AND s.priority = o.priority
+    AND s.message_offset = m."offset") ORDER BY m."offset" LIMIT %s
+"""
 
 
 class Work(NamedTuple):
@@ -90,14 +129,10 @@ def beat(
     digest = digest_of(pairs)
     for pair in pairs:
         serves = digest if pair == min(pairs) else ""
-        times = map(_microseconds, work.get(pair, (None, None)))
+        times = [None if each is None else round(each * 1_000_000) for each in work.get(pair, (None, None))]
         values += (subscriber, *pair, *shown, serves, microseconds, *times)
     upsert = log.dialect.upsert("topic, consumer_group, subscriber", UPDATES)
     unless_locked(log, f"{BEAT} {', '.join([ROW] * len(pairs))} {upsert}", values, seconds=AT_MOST)
-
-
-def _microseconds(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1_000_000)
 
 
 def leave(log: Log, subscriber: str) -> None:
@@ -140,3 +175,41 @@ def remove_dead(log: Log, lease_duration: float) -> None:
     )
     times = (10 * lease_duration, max(MOURNED, 10 * lease_duration), AHEAD.total_seconds())
     retries.run(log, log.execute, text, tuple(round(seconds * 1_000_000) for seconds in times))
+
+
+def withdraw(log: Log, subscriber: str, group_topic: GroupTopic) -> bool:
+    """Stop sharing the partitions of a (group, topic), if another living subscriber serves it; return whether it does.
+    False while another transaction uses the group's row."""
+    return retries.run(log, _withdraw, log, subscriber, group_topic)
+
+
+def stay_away(log: Log, subscriber: str, group_topics: Set[GroupTopic]) -> None:
+    """Remove a withdrawn subscriber's heartbeats in these (group, topic): one that was under way at the withdrawal may
+    have come after it. Raises TableLocked in place of waiting for a lock of the table."""
+    shown = {(group, topic) for group, topic in unless_locked(log, OF_SUBSCRIBER, (subscriber,), seconds=AT_MOST)}
+    for group, topic in sorted(shown & group_topics):
+        unless_locked(log, LEAVE_GROUP, (topic, group, subscriber), seconds=AT_MOST)
+
+
+def _withdraw(log: Log, subscriber: str, group_topic: GroupTopic) -> bool:
+    group, topic = group_topic
+    # The lock comes before the first plain read: no snapshot is older than it is.
+    rows = ConsumerGroup.objects.using(log.alias).filter(topic=topic, consumer_group=group)
+    if not list(rows.select_for_update(skip_locked=True).values_list("pk")):
+        return False
+    ahead = round(AHEAD.total_seconds() * 1_000_000)
+    if not log.execute(OTHERS, (topic, group, subscriber, f"{STREAM}%", ahead)).fetchall():
+        return False
+    log.execute(LEAVE_GROUP, (topic, group, subscriber))
+    return True
+
+
+def in_doubt(log: Log, subscriber: str) -> str:
+    """Return the messages that a subscriber had in flight, some of them, as text: "ship of orders[3]@17". Only the one
+    that was in flight alone, if there is one. Call it before its leases are freed."""
+    known = log.execute(KNOWN, (subscriber, SHOWN + 1)).fetchall()
+    found = [row[:4] for row in known if row[4] >= ALONE] or [row[:4] for row in known]
+    if not found:
+        found = log.execute(CLAIMED, (subscriber, SHOWN + 1)).fetchall()
+    texts = [f"{group} of {topic}[{partition}]@{offset}" for group, topic, partition, offset in found[:SHOWN]]
+    return ", ".join(texts) + (", …" if len(found) > SHOWN else "")

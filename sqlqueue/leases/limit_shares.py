@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sqlqueue.core.breaker import Breaker, wait
-from sqlqueue.core.fair_shares import Sharer, bucket, draw, slots
+from sqlqueue.core.fair_shares import Breaker, Sharer, bucket, draw, slots, wait
 from sqlqueue.core.flow import Flow, in_effect
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow

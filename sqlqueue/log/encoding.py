@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from django.utils.module_loading import import_string
 
 from sqlqueue.conf import settings
-from sqlqueue.core import codec, plain_json
+from sqlqueue.core import codec
 from sqlqueue.core.codec import JSON_OPTIONS, check_exact, checked_json
 from sqlqueue.core.settings import PLAIN_ENCODER
 from sqlqueue.database.limits import keeps_long_numbers
 from sqlqueue.database.log import home_log
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage, PayloadMismatch
-from sqlqueue.payloads.content_types import checked_content_type
+from sqlqueue.payloads.versions import checked_content_type
 
 if TYPE_CHECKING:
     from sqlqueue.payloads.payload_type import PayloadType
@@ -39,7 +39,7 @@ def encode(value: Any, kind: str = "payload") -> str:
     Raises InvalidMessage, and ConfigurationError if the encoder cannot be had.
     """
     path = settings.JSON_ENCODER
-    if path == PLAIN_ENCODER and (plain := plain_json.encode(value)) is not None:
+    if path == PLAIN_ENCODER and (plain := codec.encode_plain(value)) is not None:
         return plain
     text = codec.encode(value, kind, writer(path), HINT + INSTANCES if kind == "payload" else HINT)
     check_exact(value, kind, _keeps_long)

@@ -8,9 +8,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from sqlqueue.core.partition.budget import SCAN_LIMIT
 from sqlqueue.core.partition.ref import PartitionRef
-from sqlqueue.core.partition.window import Found, Read
+from sqlqueue.core.partition.window import SCAN_LIMIT, Found, Read
 from sqlqueue.core.settle_plan import FetchedMessage
 from sqlqueue.database.horizon import SHARED
 from sqlqueue.database.log import Log

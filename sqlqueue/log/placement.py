@@ -11,8 +11,7 @@ from typing import NamedTuple, TypeVar
 from django.db import Error
 
 from sqlqueue.conf import settings
-from sqlqueue.core.databases import database_of
-from sqlqueue.core.keys import did_you_mean, new_id
+from sqlqueue.core.keys import database_of, did_you_mean, new_id
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log, all_logs, home_log, logs_of
 from sqlqueue.database.transactions import in_callers_transaction

@@ -11,8 +11,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from sqlqueue.conf import settings
-from sqlqueue.core.new_message import OPTIONS, NewMessage, OnConflict, PublishOptions
-from sqlqueue.core.unique_for import UniqueFor
+from sqlqueue.core.new_message import OPTIONS, NewMessage, OnConflict, PublishOptions, UniqueFor
 from sqlqueue.database.gate import insert_one, row_size
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.log import Log, home_log
@@ -26,7 +25,7 @@ from sqlqueue.log.published import CREATED, IGNORED, STATUSES, Published, Publis
 from sqlqueue.log.published_topic import PublishedTopic
 from sqlqueue.log.topics import planned, published_topic
 from sqlqueue.signals import announce, message_published
-from sqlqueue.tracing import propagation
+from sqlqueue.tracing import spans
 from sqlqueue.twins import async_twin, refuse_in_async
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def publish_message(
     reply_kept: for how many seconds what comes of it is stored, for a caller that waits for a reply; None if none does
     log: the one that was chosen for it already
     """
-    sending = propagation.sending(topic)
+    sending = spans.sending(topic)
     with sending or UNTRACED:
         headers = message.headers if sending is None else sending.headers(message.headers)
         if log is None and settings.several:
@@ -138,7 +137,7 @@ def publish_many(topic: str, messages: Iterable[NewMessage | Any], *, relay: boo
     have not.
     """
     refuse_in_async("publish_many", "await apublish_many(…)")
-    sending = propagation.sending(topic)
+    sending = spans.sending(topic)
     if sending is None:
         return _publish_many(topic, messages, lambda headers: headers, relay)
     with sending:
@@ -222,10 +221,10 @@ def publish_on_commit(topic: str, payload: Any, **options: Unpack[PublishOptions
     if settings.several:
         log, committed = destination_on_commit(topic, message.key, message.id)
         info = planned(log, topic)
-        hook = propagation.bound(lambda: publish_message(topic, message, log=log))
+        hook = spans.bound(lambda: publish_message(topic, message, log=log))
     else:
         info = published_topic(log, topic).info
-        hook = propagation.bound(lambda: publish(topic, payload, **options))
+        hook = spans.bound(lambda: publish(topic, payload, **options))
     PublishedTopic(committed, info).row(message, message.headers)
     # An error would keep the caller's later hooks from running, after its commit: Django logs it instead.
     committed.on_commit(hook, robust=committed.connection.in_atomic_block)

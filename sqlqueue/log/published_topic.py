@@ -6,19 +6,18 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple, get_args
 
 from sqlqueue.conf import settings
-from sqlqueue.core import plain_json
+from sqlqueue.core import codec
 from sqlqueue.core.codec import encode_headers
 from sqlqueue.core.keys import GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, checked_name, checked_text, new_id, partition_of
-from sqlqueue.core.new_message import NewMessage, OnConflict
+from sqlqueue.core.new_message import NewMessage, OnConflict, checked_unique_for
 from sqlqueue.core.settings import PLAIN_ENCODER
-from sqlqueue.core.unique_for import checked_unique_for
 from sqlqueue.database.clock import EPOCH
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.limits import check_row
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import LONGEST_DELAY, InvalidMessage, lifetime, seconds
 from sqlqueue.log.encoding import NOTHING, body_of, encode, encode_payload
-from sqlqueue.payloads.topic_types import published_as
+from sqlqueue.payloads.topic_types import type_of, version_of
 from sqlqueue.payloads.versions import with_own
 
 CHOICES = get_args(OnConflict)
@@ -26,7 +25,7 @@ NOTHING_OWN = (1, None, None, None)  # version 1, no content type, none of an ap
 
 
 class TopicInfo(NamedTuple):
-    """The fixed options of a topic. databases: see core.databases.as_stored."""
+    """The fixed options of a topic. databases: see core.keys.as_stored."""
 
     name: str
     partitions: int
@@ -43,8 +42,9 @@ class PublishedTopic:
     def __init__(self, log: Log, info: TopicInfo):
         self.info, self.reading, self.label = info, settings.reading, log.label
         self._log = log
-        self._kind, self._version = published_as(info.name)
-        self._unique_for = settings.topic(info.name).unique_for if settings.names(info.name) else None
+        self._kind = type_of(info.name)
+        self._version = version_of(info.name, self._kind)
+        self._unique_for = settings.topic(info.name).unique_for
         self._most_bytes = settings.MAX_PAYLOAD_BYTES
         self._plain = self._kind is None and settings.JSON_ENCODER == PLAIN_ENCODER
 
@@ -58,7 +58,7 @@ class PublishedTopic:
         """
         name, kind, content_type = self.info.name, self._kind, message.content_type
         body = None
-        text = plain_json.encode(message.payload) if self._plain and content_type is None else None
+        text = codec.encode_plain(message.payload) if self._plain and content_type is None else None
         if text is None:
             body = body_of(name, kind, message.payload, content_type)
             text = encode_payload(name, kind, message.payload) if body is None else NOTHING

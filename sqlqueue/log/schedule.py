@@ -10,7 +10,7 @@ from django.db import Error
 
 from sqlqueue.conf import settings
 from sqlqueue.core.codec import decode, encode, encode_headers
-from sqlqueue.core.databases import database_of
+from sqlqueue.core.keys import database_of
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.core.outcomes import storable

@@ -19,8 +19,7 @@ from sqlqueue.log import withdrawing
 from sqlqueue.log.placement import any_log, first_found, searched
 from sqlqueue.log.topics import planned
 from sqlqueue.models import ScheduledMessage
-from sqlqueue.payloads.content_types import content_type_of
-from sqlqueue.payloads.versions import callers
+from sqlqueue.payloads.versions import callers, content_type_of
 from sqlqueue.twins import async_twin, refuse_in_async
 
 AT_ONCE = 500

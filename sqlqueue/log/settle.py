@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from sqlqueue.core import effects
 from sqlqueue.core.codec import as_text
-from sqlqueue.core.error_text import fingerprint
 from sqlqueue.core.logfmt import logfmt
-from sqlqueue.core.outcomes import ACKED, POSTPONED, Outcome
+from sqlqueue.core.outcomes import ACKED, POSTPONED, Outcome, fingerprint
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import RowWrite, SettledAttempt, SettlePlan, SettleResult
 from sqlqueue.database import retries

@@ -8,8 +8,7 @@ from typing import Any
 from django.db import Error
 
 from sqlqueue.conf import settings
-from sqlqueue.core.databases import SEPARATOR
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, checked_topic, did_you_mean
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, SEPARATOR, checked_topic, did_you_mean
 from sqlqueue.core.periodic import PERIODIC_TOPIC
 from sqlqueue.core.relay import is_relay_topic
 from sqlqueue.database import retries
@@ -137,7 +136,7 @@ def is_known(log: Log, name: str) -> bool:
     """Tell the same, whatever STRICT_TOPICS is."""
     own = name.removesuffix(DEAD_LETTER_SUFFIX)
     return (
-        settings.names(name)
+        name in settings.TOPICS
         or settings.declares(own)
         or own == PERIODIC_TOPIC
         or is_relay_topic(own)

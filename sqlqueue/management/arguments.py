@@ -13,8 +13,8 @@ from typing import Any, Literal
 from django.core.management.base import CommandError
 
 from sqlqueue.core.bounds import CENTURY
+from sqlqueue.core.new_message import KEY
 from sqlqueue.core.settings import MOST_PARTITIONS
-from sqlqueue.core.unique_for import KEY
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE
 
 HIGHEST_OFFSET = 2**63 - 1  # what the columns hold

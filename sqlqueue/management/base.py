@@ -19,7 +19,7 @@ from django.db import Error as DatabaseError
 from django.utils import translation
 
 from sqlqueue.conf import settings
-from sqlqueue.core.indented import indented_or_compact
+from sqlqueue.core.codec import indented_or_compact
 from sqlqueue.core.logfmt import printable
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log, home_log, reading_log

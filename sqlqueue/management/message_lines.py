@@ -13,9 +13,8 @@ from sqlqueue.core.new_message import NewMessage
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.management import arguments
 from sqlqueue.models import Message
-from sqlqueue.payloads.content_types import content_type_of
 from sqlqueue.payloads.topic_types import version_of
-from sqlqueue.payloads.versions import CONTENT_TYPE, VERSION
+from sqlqueue.payloads.versions import CONTENT_TYPE, VERSION, content_type_of
 
 # "body" is a payload of bytes in base64, of this "content_type".
 PARTS = (

@@ -10,8 +10,8 @@ from django.db.models.expressions import RawSQL
 from django.db.models.functions import Cast, Coalesce, Length
 from django.utils.translation import gettext_lazy as _
 
-from sqlqueue.core.error_text import LENGTH
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, GROUP_LENGTH, ID_LENGTH, KEY_LENGTH
+from sqlqueue.core.outcomes import LENGTH
 from sqlqueue.database.fields import DatabaseNow, ExactField, UnicodeTextField
 from sqlqueue.database.ids import FIND, IN_LOG, Identity, keys_looked_up, looked_up
 from sqlqueue.database.insert_sql import Stored

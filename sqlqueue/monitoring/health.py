@@ -37,7 +37,7 @@ def excesses(survey: Survey) -> list[Excess]:
 
 
 def _of_group(group: GroupSurvey) -> list[Excess]:
-    limits = settings.health_limits(group.topic)
+    limits = settings.reading.limits.get(group.topic, settings.reading.limits[""])
     figures = (
         ("max_lag", None if group.outside_hours else group.lag, limits.max_lag),
         ("max_age", group.waited, limits.max_age),

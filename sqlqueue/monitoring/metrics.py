@@ -17,7 +17,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 from sqlqueue import signals
 from sqlqueue.conf import settings
 from sqlqueue.core import outcomes
-from sqlqueue.core.exits import exit_name
+from sqlqueue.core.forks import exit_name
 from sqlqueue.core.settle_plan import SettledAttempt, count_kinds
 from sqlqueue.database import clock
 from sqlqueue.database.log import Log, home_log

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from sqlqueue.core.keys import did_you_mean, new_id
-from sqlqueue.core.periodic import ALL, LAST, ScheduleDefinition, checked_schedule, from_text
-from sqlqueue.core.recurrence import MICROSECOND
+from sqlqueue.core.periodic import ALL, LAST, MICROSECOND, ScheduleDefinition, checked_schedule, from_text
 from sqlqueue.database import clock, retries
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError

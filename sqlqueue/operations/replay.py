@@ -10,8 +10,7 @@ from typing import NamedTuple
 from django.db.models import Count, Max
 
 from sqlqueue.core.bounds import checked_whole
-from sqlqueue.core.databases import numbered
-from sqlqueue.core.keys import partition_of
+from sqlqueue.core.keys import numbered, partition_of
 from sqlqueue.core.outcomes import REPLAYED
 from sqlqueue.database import retries
 from sqlqueue.database.gate import insert_many

@@ -19,15 +19,17 @@ REFERENCE = "#/$defs/{name}"
 
 
 class PayloadType:
-    """A type that payloads have. version: what the type itself names (`payload_version: ClassVar[int]`), or 1.
+    """A type that payloads have. name: for people; of_bytes: payloads are bytes, as they are, and no JSON; version:
+    what the type itself names (`payload_version: ClassVar[int]`), or 1.
 
     Raises ConfigurationError for what no payload can be checked against.
     """
 
     def __init__(self, described: Any):
-        self.described = described
+        self.described, self.of_bytes = described, described is bytes
+        self.name = str(getattr(described, "__qualname__", described))
         try:
-            if _is_pydantic_dataclass(described):
+            if hasattr(described, "__pydantic_validator__") and not _is_model(described):
                 raise TypeError("its validators would not be run: make it a plain dataclass or a pydantic.BaseModel")
             self._decoder = msgspec.json.Decoder(described, dec_hook=_from_json)
             self.schema()  # which looks at all fields
@@ -40,16 +42,6 @@ class PayloadType:
                 f"payload_type {self.name} cannot be used: {reason}. Give a dataclass, a TypedDict, an attrs class, a "
                 "msgspec.Struct or a pydantic model, whose fields are such, or what JSON has"
             ) from error
-
-    @property
-    def of_bytes(self) -> bool:
-        """Payloads are bytes, as they are, and no JSON."""
-        return self.described is bytes
-
-    @property
-    def name(self) -> str:
-        """The type's name, for people."""
-        return str(getattr(self.described, "__qualname__", self.described))
 
     def plain(self, value: Any, other: Callable[[Any], str]) -> Any:
         """Return what JSON knows of a value, instances at any depth among it. other: writes as JSON text what neither
@@ -136,7 +128,3 @@ def _told(text: str) -> str:
 def _is_model(kind: Any) -> bool:
     """Tell whether it is a pydantic model, without pydantic."""
     return hasattr(kind, "__pydantic_validator__") and hasattr(kind, "model_validate_json")
-
-
-def _is_pydantic_dataclass(kind: Any) -> bool:
-    return hasattr(kind, "__pydantic_validator__") and not hasattr(kind, "model_validate_json")

@@ -1,14 +1,18 @@
-"""The payload type and the version of each topic, as SQLQUEUE["TOPICS"] names them."""
+"""The payload type and the version of each topic, as SQLQUEUE["TOPICS"] names them, and reading a delivery's payload:
+brought up to date, and made an instance of its type."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from django.utils.module_loading import import_string
 
 from sqlqueue.conf import settings
-from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.core.codec import decode
+from sqlqueue.core.not_run import check_has_run
+from sqlqueue.exceptions import ConfigurationError, PayloadMismatch, Settlement, Unknown
+from sqlqueue.payloads.versions import VERSION, checked_upcasts
 
 if TYPE_CHECKING:
     from sqlqueue.payloads.payload_type import PayloadType
@@ -40,42 +44,100 @@ def _built(given: Any) -> PayloadType:
     return PayloadType(described)
 
 
-class PublishedAs(NamedTuple):
-    """What a topic's messages are published with. kind: None for any JSON."""
-
-    kind: PayloadType | None
-    version: int
-
-
-UNTYPED = PublishedAs(None, 1)
-
-
-def published_as(topic: str) -> PublishedAs:
-    """Return the payload type and version that a topic's messages are published with. Raises ConfigurationError."""
-    if not settings.names(topic):
-        return UNTYPED
-    options = settings.topic(topic)
-    if options.payload_type is None and options.payload_version is None:
-        return UNTYPED
-    kind = type_of(topic)
-    return PublishedAs(kind, version_of(topic, kind))
-
-
 def type_of(topic: str) -> PayloadType | None:
     """Return the payload type of a topic; None if its payloads are any JSON. Raises ConfigurationError."""
-    return payload_type(settings.topic(topic).payload_type) if is_typed(topic) else None
+    return payload_type(settings.reading.topics[topic].payload_type) if is_typed(topic) else None
 
 
 def is_typed(topic: str) -> bool:
     """Tell whether TOPICS names a payload type for a topic; it is not imported."""
-    return settings.names(topic) and settings.topic(topic).payload_type is not None
+    named = settings.reading.topics.get(topic)
+    return named is not None and named.payload_type is not None
 
 
 def version_of(topic: str, kind: PayloadType | None = None) -> int:
     """Return the version that a topic's messages are published with: the topic's option `payload_version`, or what the
     type names, or 1. kind: of a consumer that has a type of its own."""
-    named = settings.topic(topic).payload_version if settings.names(topic) else None
-    if named is not None:
-        return int(named)
+    named = settings.reading.topics.get(topic)
+    if named is not None and named.payload_version is not None:
+        return named.payload_version
     kind = kind or type_of(topic)
     return 1 if kind is None else kind.version
+
+
+class PayloadReader:
+    """How one consumer reads the payloads of its topic: by its own type, or by the topic's.
+
+    Raises ConfigurationError for a type or upcasts that cannot be used.
+    """
+
+    def __init__(self, topic: str, given: Any = None, upcast: Any = None):
+        self._topic = topic
+        self._own: PayloadType | None = None if given is None else payload_type(given)
+        self._upcasts = checked_upcasts(upcast, version_of(topic, self._own)) if upcast is not None else {}
+
+    @property
+    def kind(self) -> PayloadType | None:
+        """The type that payloads are read as; None: as JSON has them."""
+        return self._own or type_of(self._topic)
+
+    @property
+    def checks(self) -> bool:
+        """It may find that a payload does not fit."""
+        return bool(self._upcasts) or self._own is not None or is_typed(self._topic)
+
+    def read(self, payload: Any, headers: Any, body: Any = None) -> Any:
+        """Return the value of a stored payload. body: of a payload of bytes.
+
+        Raises PayloadMismatch if it does not fit, or cannot be brought up to date: the message is a dead letter. Of a
+        version that is newer than this process's it is Unknown, for another process may be able to read it.
+        """
+        kind = self.kind
+        if kind is None and not self._upcasts:
+            return decode(payload) if body is None else bytes(body)
+        version, present = _version(headers), version_of(self._topic, self._own)
+        older = bool(self._upcasts) and version < present
+        value = payload if body is None else bytes(body)
+        if older:
+            value = self._brought_up(decode(payload) if body is None else value, version, present)
+        made = older or body is not None  # it is no JSON text
+        if kind is None:
+            return value if made else decode(value)
+        try:
+            if kind.of_bytes != (made and isinstance(value, bytes)):
+                what = "it is JSON" if kind.of_bytes else "it is bytes"
+                raise PayloadMismatch(f"payload does not fit {kind.name}: {what}")
+            if kind.of_bytes:
+                return value
+            # An upcast may return a str: that is a value, and no JSON text.
+            return kind.convert(value) if older or not isinstance(value, (str, bytes)) else kind.decode(value)
+        except PayloadMismatch as error:
+            if version > present:
+                raise Unknown(f"version {version} is newer than this consumer's {present}: {error}") from error
+            raise PayloadMismatch(f"{error} (version {version})" if present > 1 else str(error)) from error
+
+    def _brought_up(self, value: Any, version: int, present: int) -> Any:
+        for older in range(version, present):
+            function = self._upcasts.get(older)
+            if function is None:
+                first = min(self._upcasts)
+                raise PayloadMismatch(
+                    f"payload has version {version}, and upcast begins at {first}: name one for {older}"
+                )
+            try:
+                value = function(value)
+                check_has_run(value, f"upcast from {older}")
+            except Settlement:
+                raise
+            except Exception as error:
+                text = f"payload of version {version}: upcast from {older} raised {type(error).__name__}: {error}"
+                raise PayloadMismatch(text) from error
+        return value
+
+
+def _version(headers: Any) -> int:
+    found = decode(headers) if headers else None
+    version = found.get(VERSION, 1) if isinstance(found, dict) else 1
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise PayloadMismatch(f"header {VERSION!r} must be a whole number from 1, not {version!r}")
+    return version

@@ -1,15 +1,17 @@
-"""The version and the content type that a message's payload has, in headers; and the functions that bring an older one
-up to date."""
+"""The headers of the queue's own: the version and the content type of a payload; and the functions that bring an older
+version up to date."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sqlqueue.core.effects import APPS
+from sqlqueue.core.new_message import REPLY
 from sqlqueue.core.not_run import is_async, is_generator
 from sqlqueue.core.relay import HEADER as RELAY
-from sqlqueue.core.replies import REPLY
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage
 
 RESERVED = "sqlqueue-"
@@ -19,6 +21,10 @@ OF_PAYLOAD = frozenset({VERSION, CONTENT_TYPE})
 OWN = OF_PAYLOAD | {RELAY, REPLY, *APPS}  # the headers that the queue and its apps add
 
 Upcasts = Mapping[int, Callable[[Any], Any]]
+UNKNOWN = "application/octet-stream"
+CONTENT_TYPE_LENGTH = 255
+TOKEN = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
+MEDIA_TYPE = re.compile(rf'{TOKEN}/{TOKEN}(?:[ \t]*;[ \t]*{TOKEN}=(?:{TOKEN}|"[ !#-\[\]-~]*"))*')
 
 
 def with_own(
@@ -77,12 +83,11 @@ def checked_upcasts(given: Any, version: int) -> Upcasts:
     if not isinstance(given, Mapping) or not given:
         raise ConfigurationError(f"upcast must be a dict of versions to functions ({{1: from_v1}}), not {given!r}")
     for older, function in given.items():
-        if isinstance(older, bool) or not isinstance(older, int) or older < 1:
-            raise ConfigurationError(f"upcast must have whole numbers from 1 as its versions, not {older!r}")
-        if not callable(function):
-            raise ConfigurationError(f"upcast must name a function for version {older}, not {function!r}")
-        if is_async(function) or is_generator(function):
-            raise ConfigurationError(f"upcast must name a plain function for version {older}, not {function!r}")
+        plain = callable(function) and not is_async(function) and not is_generator(function)
+        if isinstance(older, bool) or not isinstance(older, int) or older < 1 or not plain:
+            raise ConfigurationError(
+                f"upcast must name plain functions for whole numbers from 1, not {function!r} for {older!r}"
+            )
     if max(given) >= version:
         raise ConfigurationError(
             f"upcast must end before the present version, which is {version}: raise 'payload_version' of the topic in "
@@ -91,3 +96,27 @@ def checked_upcasts(given: Any, version: int) -> Upcasts:
     if missing := set(range(min(given), version)) - set(given):
         raise ConfigurationError(f"upcast must have every version up to {version - 1}: {min(missing)} is missing")
     return dict(given)
+
+
+# RFC 9110, section 8.3.1: type/subtype, and parameters.
+
+
+def checked_content_type(given: Any) -> str:
+    """Return a content type, or refuse it."""
+    if not isinstance(given, str) or not MEDIA_TYPE.fullmatch(given):
+        raise InvalidMessage(f"content_type must be like 'application/pdf' or 'text/csv; charset=utf-8', not {given!r}")
+    if len(given) > CONTENT_TYPE_LENGTH:
+        raise InvalidMessage(f"content_type has {len(given)} characters; {CONTENT_TYPE_LENGTH} is the most")
+    return given
+
+
+def content_type_of(headers: Any) -> str:
+    """Return the content type of a message of bytes with these headers, or with those of this JSON text. Plain SQL may
+    have written anything there."""
+    if isinstance(headers, str):
+        try:
+            headers = json.loads(headers)
+        except (ValueError, RecursionError):
+            return UNKNOWN
+    found = headers.get(CONTENT_TYPE) if isinstance(headers, dict) else None
+    return found if isinstance(found, str) and MEDIA_TYPE.fullmatch(found) else UNKNOWN

@@ -8,7 +8,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from sqlqueue.core.effects import figures
-from sqlqueue.core.exits import exit_name
+from sqlqueue.core.forks import exit_name
 from sqlqueue.stats.changes import change_advice, change_text, progress_text
 from sqlqueue.stats.findings import (
     AWAY,

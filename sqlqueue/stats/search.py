@@ -21,7 +21,7 @@ from sqlqueue.log import layouts
 from sqlqueue.log.published_topic import TopicInfo
 from sqlqueue.log.topics import stored
 from sqlqueue.models import Message, Receipt
-from sqlqueue.payloads.content_types import content_type_of
+from sqlqueue.payloads.versions import content_type_of
 from sqlqueue.stats import sampling
 
 SCANNED_AT_ONCE = 5_000  # messages of a step

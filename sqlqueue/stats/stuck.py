@@ -14,7 +14,7 @@ from operator import or_
 
 from django.db.models import Q
 
-from sqlqueue.core.partition import budget
+from sqlqueue.core.partition import window
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
 from sqlqueue.database.log import Log
 from sqlqueue.models import DeliveryState
@@ -61,9 +61,9 @@ def limits_reached(
         for stored, backlog in backlogs.items()
         if horizon is not None
         and backlog.first > horizon
-        and backlog.messages > backlog.claimed >= NEARLY * budget.WINDOW_LIMIT
+        and backlog.messages > backlog.claimed >= NEARLY * window.WINDOW_LIMIT
     ]
-    most = budget.HEADS_LIMIT
+    most = window.HEADS_LIMIT
     items = {one: (one.topic, one.group, one.partition, one.priority, most) for one in failing}
     full = [stored for stored, (count,) in sampling.each(log, WAITING, items) if count >= most]
     return {**dict.fromkeys(held, "held"), **dict.fromkeys(full, "full")}
@@ -121,4 +121,4 @@ def _still_for(stored: StoredPartition, work: Work) -> float:
 def may_be_full(states: int, counted: int) -> bool:
     """Tell whether so many delivery states of a group, of which at most `counted` were counted, may fill a
     partition."""
-    return states >= min(counted, budget.HEADS_LIMIT)
+    return states >= min(counted, window.HEADS_LIMIT)

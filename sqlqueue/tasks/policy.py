@@ -12,11 +12,10 @@ from django.apps import apps
 from django.utils.module_loading import import_string
 
 from sqlqueue.core import outcomes
-from sqlqueue.core.backoff import Backoff
 from sqlqueue.core.bounds import CENTURY, DAY, duration
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.core.outcomes import Outcome
-from sqlqueue.core.retry_policy import BackoffFunction, RetryFilter
+from sqlqueue.core.retry_policy import Backoff, BackoffFunction, RetryFilter
 from sqlqueue.exceptions import ConfigurationError
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -7,32 +7,13 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar, Token
 from time import monotonic
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from sqlqueue.core.logfmt import logfmt
-from sqlqueue.tracing import propagation
+from sqlqueue.tracing import spans
 
-
-class DeliveryInfo(Protocol):
-    """A delivery as log lines and spans show it."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def group(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def id(self) -> str: ...
-    @property
-    def headers(self) -> dict[str, Any]: ...
-
-
-_current: ContextVar[Sequence[DeliveryInfo]] = ContextVar("sqlqueue_current", default=())
+# Of `Delivery`, which stands above this package.
+_current: ContextVar[Sequence[Any]] = ContextVar("sqlqueue_current", default=())
 
 
 class DeliveryContext:
@@ -44,12 +25,12 @@ class DeliveryContext:
 
     __slots__ = ("_deliveries", "_span", "_token")
 
-    def __init__(self, *deliveries: DeliveryInfo):
+    def __init__(self, *deliveries: Any):
         self._deliveries = deliveries
 
     def __enter__(self) -> None:
-        self._token: Token[Sequence[DeliveryInfo]] = _current.set(self._deliveries)
-        self._span = propagation.processing(self._deliveries)
+        self._token: Token[Sequence[Any]] = _current.set(self._deliveries)
+        self._span = spans.processing(self._deliveries)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._span is not None:
@@ -57,9 +38,9 @@ class DeliveryContext:
         _current.reset(self._token)
 
 
-def in_context(deliveries: Sequence[DeliveryInfo], do: Callable[..., Any], *args: Any) -> Any:
+def in_context(deliveries: Sequence[Any], do: Callable[..., Any], *args: Any) -> Any:
     """Call a function inside a DeliveryContext, at less of its cost; return what it returns."""
-    if propagation.spans is not None and monotonic() >= propagation.spans.look_at:
+    if monotonic() >= spans.look_at:
         with DeliveryContext(*deliveries):
             return do(*args)
     token = _current.set(deliveries)
@@ -81,7 +62,7 @@ class DeliveryFilter(logging.Filter):
         """Add the attributes; return True."""
         deliveries = _current.get()
         fields = _fields(deliveries) if deliveries else dict.fromkeys(FIELDS, "")
-        fields["trace_id"], fields["span_id"] = propagation.ids(deliveries)
+        fields["trace_id"], fields["span_id"] = spans.ids(deliveries)
         present = {name: value for name, value in fields.items() if value != ""}
         fields["delivery"] = logfmt("", **present).partition(" ")[2] if present else "-"
         for name, value in fields.items():
@@ -93,7 +74,7 @@ class DeliveryFilter(logging.Filter):
 FIELDS = ("topic", "group", "partition", "offset", "attempt", "id")
 
 
-def _fields(deliveries: Sequence[DeliveryInfo]) -> dict[str, Any]:
+def _fields(deliveries: Sequence[Any]) -> dict[str, Any]:
     first = deliveries[0]
     fields = {name: getattr(first, name) for name in FIELDS}
     if len(deliveries) > 1:

@@ -1,4 +1,6 @@
-"""OpenTelemetry spans, by its semantic conventions for messaging. Importing this module needs opentelemetry-api.
+"""OpenTelemetry spans, by its semantic conventions for messaging, and the trace context that messages carry in their
+headers (`traceparent`, `tracestate`). Without OpenTelemetry, or before a tracer provider is set, headers are carried
+unchanged, at no measurable cost.
 
 A publish is a PRODUCER span whose context travels in the messages' headers, unless the caller has given a traceparent:
 then the span links to it. A delivery is a CONSUMER span, child of the context in its headers; a batch is one span that
@@ -9,59 +11,80 @@ processor is logged, and fails no publish and no delivery.
 from __future__ import annotations
 
 import logging
+import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
-
-from opentelemetry import context as contexts
-from opentelemetry import propagate, trace
-from opentelemetry.context import Context
-from opentelemetry.trace import Link, ProxyTracerProvider, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.exceptions import Postpone
 
+try:
+    from opentelemetry import context as contexts
+    from opentelemetry import propagate, trace
+
+    installed = True
+except ModuleNotFoundError as missing:
+    if not str(missing.name).startswith("opentelemetry"):
+        raise
+    installed = False
+
 if TYPE_CHECKING:
-    from sqlqueue.tracing.delivery_context import DeliveryInfo
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Span, Tracer, TracerProvider
+
+T = TypeVar("T")
 
 logger = logging.getLogger("sqlqueue")
 
 SCHEMA = "https://opentelemetry.io/schemas/1.27.0"
 SYSTEM = "sqlqueue"
-TRACEPARENT = "traceparent"
+# https://www.w3.org/TR/trace-context/#traceparent-header: version, trace id, parent id, flags.
+TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 
 PROVIDER_INTERVAL = 1.0  # seconds between two looks for a provider: each costs microseconds
 
-_tracers: dict[TracerProvider, Tracer] = {}
-look_at = 0.0  # monotonic seconds: until then there is no provider
+look_at = 0.0 if installed else math.inf  # monotonic seconds: until then there is no provider
 
 
-def current_tracer() -> Tracer | None:
-    """Return the tracer of the application's provider; None without one. Notices a new provider within a second."""
+@cache
+def _tracer(provider: TracerProvider) -> Tracer:
+    return provider.get_tracer(SYSTEM, schema_url=SCHEMA)
+
+
+def _begin(span: Callable[[Tracer, Any], T], about: Any) -> T | None:
+    """Begin a span with the tracer of the application's provider; None without one. Notices a new provider within a
+    second."""
     global look_at
-    now = time.monotonic()
-    if now < look_at:
+    try:
+        provider = trace.get_tracer_provider()
+        if isinstance(provider, trace.ProxyTracerProvider):
+            look_at = time.monotonic() + PROVIDER_INTERVAL
+            return None
+        return span(_tracer(provider), about)
+    except Exception as error:
+        _failed(error)
         return None
-    provider = trace.get_tracer_provider()
-    if isinstance(provider, ProxyTracerProvider):
-        look_at = now + PROVIDER_INTERVAL
-        return None
-    found = _tracers.get(provider)
-    if found is None:
-        found = _tracers[provider] = provider.get_tracer(SYSTEM, schema_url=SCHEMA)
-    return found
 
 
-def current_ids() -> tuple[str, str] | None:
-    """Return the current span's trace id and span id in hex; None if there is none."""
-    current = trace.get_current_span().get_span_context()
-    return (f"{current.trace_id:032x}", f"{current.span_id:016x}") if current.is_valid else None
+def ids(deliveries: Sequence[Any]) -> tuple[str, str]:
+    """Return trace id and span id in hex: the current span's, or those in the first delivery's headers; "" without
+    any."""
+    if installed and (current := trace.get_current_span().get_span_context()).is_valid:
+        return f"{current.trace_id:032x}", f"{current.span_id:016x}"
+    given = deliveries[0].headers.get("traceparent") if deliveries else None
+    found = TRACEPARENT.fullmatch(given) if isinstance(given, str) else None
+    return (found[1], found[2]) if found else ("", "")
 
 
 def bound(work: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a function that does the work in the current context."""
+    """Return a function that does the work in the current trace context."""
+    if not installed:
+        return work
     context = contexts.get_current()
 
     def in_context() -> Any:
@@ -81,7 +104,7 @@ class Sending(AbstractContextManager["Sending"]):
     def __init__(self, tracer: Tracer, topic: str):
         self.span = tracer.start_span(
             f"publish {topic}",
-            kind=SpanKind.PRODUCER,
+            kind=trace.SpanKind.PRODUCER,
             attributes={
                 "messaging.system": SYSTEM,
                 "messaging.operation.name": "publish",
@@ -98,7 +121,7 @@ class Sending(AbstractContextManager["Sending"]):
             return self._carried
         if not isinstance(given, dict):
             return given  # refused later, where headers are checked
-        if TRACEPARENT not in given:
+        if "traceparent" not in given:
             return {**self._carried, **given}
         brought = _span_context(given)
         if brought is not None:
@@ -117,15 +140,8 @@ class Sending(AbstractContextManager["Sending"]):
 
 
 def sending(topic: str) -> Sending | None:
-    """Begin the span of a publish; return None without a tracer."""
-    if time.monotonic() < look_at:  # current_tracer() would return None
-        return None
-    try:
-        found = current_tracer()
-        return None if found is None else Sending(found, topic)
-    except Exception as error:
-        _failed(error)
-        return None
+    """Begin the producer span of a publish, which the caller enters; None without a tracer."""
+    return None if time.monotonic() < look_at else _begin(Sending, topic)
 
 
 class Processing:
@@ -133,7 +149,7 @@ class Processing:
 
     __slots__ = ("_token", "span")
 
-    def __init__(self, tracer: Tracer, deliveries: Sequence[DeliveryInfo]):
+    def __init__(self, tracer: Tracer, deliveries: Sequence[Any]):
         first, alone = deliveries[0], len(deliveries) == 1
         attributes: dict[str, Any] = {
             "messaging.system": SYSTEM,
@@ -153,9 +169,9 @@ class Processing:
         else:
             attributes["messaging.batch.message_count"] = len(deliveries)
             brought = [one for delivery in deliveries if (one := _span_context(delivery.headers)) is not None]
-            links = [Link(one) for one in {(one.trace_id, one.span_id): one for one in brought}.values()]
+            links = [trace.Link(one) for one in {(one.trace_id, one.span_id): one for one in brought}.values()]
         name = f"process {first.topic}"
-        self.span = tracer.start_span(name, context, SpanKind.CONSUMER, attributes, links)
+        self.span = tracer.start_span(name, context, trace.SpanKind.CONSUMER, attributes, links)
         self._token = contexts.attach(trace.set_span_in_context(self.span, context))
 
     def end(self, error: BaseException | None) -> None:
@@ -164,14 +180,9 @@ class Processing:
         _end(self.span, None if isinstance(error, Postpone) else error)
 
 
-def processing(deliveries: Sequence[DeliveryInfo]) -> Processing | None:
-    """Begin the span of a handler; return None without a tracer."""
-    try:
-        found = current_tracer()
-        return None if found is None else Processing(found, deliveries)
-    except Exception as error:
-        _failed(error)
-        return None
+def processing(deliveries: Sequence[Any]) -> Processing | None:
+    """Begin the consumer span of a handler, which the caller ends; None without a tracer."""
+    return None if time.monotonic() < look_at else _begin(Processing, deliveries)
 
 
 def _failed(error: Exception) -> None:
@@ -182,7 +193,7 @@ def _end(span: Span, error: BaseException | None) -> None:
     if error is not None and span.is_recording():
         span.record_exception(error)
         span.set_attribute("error.type", type(error).__qualname__)
-        span.set_status(Status(StatusCode.ERROR, type(error).__qualname__))
+        span.set_status(trace.Status(trace.StatusCode.ERROR, type(error).__qualname__))
     try:
         span.end()
     except Exception as failure:

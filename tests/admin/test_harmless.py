@@ -16,8 +16,7 @@ from django.db import models
 from django.test import Client
 
 from sqlqueue.contrib.people.models import WorkItem, WorkItemEvent
-from sqlqueue.core.periodic import ScheduleDefinition
-from sqlqueue.core.recurrence import Recurrence
+from sqlqueue.core.periodic import Recurrence, ScheduleDefinition
 from sqlqueue.models import Message, Progress, Result, Topic, dead_letter_topic
 from tests.admin.test_overview import page
 

@@ -12,7 +12,7 @@ from django.test import Client
 
 from sqlqueue import Delivery, Reject, publish
 from sqlqueue.admin import cells
-from sqlqueue.core import indented
+from sqlqueue.core import codec
 from sqlqueue.models import Message
 from tests.admin.test_overview import page
 from tests.consuming import Consuming
@@ -47,7 +47,7 @@ def test_a_page_costs_what_it_shows_however_deeply_a_payload_is_nested(admin_cli
 def test_a_form_has_all_of_a_value_and_indents_it_up_to_a_bound(monkeypatch: Any) -> None:
     value = {"a": [1, 2, 3]}
     assert cells.editable(value) == json.dumps(value, indent=2)
-    monkeypatch.setattr(indented, "MOST_INDENTED", 10)
+    monkeypatch.setattr(codec, "MOST_INDENTED", 10)
     assert json.loads(cells.editable(value)) == value
     assert "\n" not in cells.editable(value)
 

@@ -7,7 +7,7 @@ import pytest
 
 from sqlqueue import publish, subscribe
 from sqlqueue.conf import settings as options
-from sqlqueue.core.active_hours import DAYS
+from sqlqueue.core.flow import DAYS
 from sqlqueue.database import clock
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError

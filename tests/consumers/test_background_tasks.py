@@ -20,9 +20,8 @@ from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.contrib.batches.effect import MEMBERS
 from sqlqueue.contrib.batches.models import Batch
 from sqlqueue.core.effects import EffectWrite
-from sqlqueue.core.lease import HeldLease
-from sqlqueue.core.partition.ref import PartitionRef
-from sqlqueue.leases.renewal import Shown
+from sqlqueue.core.partition.ref import HeldLease, PartitionRef
+from sqlqueue.leases.release import Shown
 from sqlqueue.management import diagnostics, doctor
 from sqlqueue.models import (
     Activity,

@@ -8,10 +8,9 @@ import pytest
 from django.db import transaction
 
 from sqlqueue import LeaseLost, Retry, publish_many, subscribe
-from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import SUCCESS
 from sqlqueue.core.partition.assigned import AssignedPartition
-from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
+from sqlqueue.core.partition.ref import ConsumerOptions, HeldLease, PartitionRef
 from sqlqueue.core.settle_plan import Attempt
 from sqlqueue.log.groups import revoke
 from tests.app.models import Effect

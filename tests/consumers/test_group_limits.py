@@ -10,9 +10,8 @@ from sqlqueue import publish_many
 from sqlqueue.conf import settings as options
 from sqlqueue.consumers.engine.limiter import GroupLimiter
 from sqlqueue.core.flow import checked_flow
-from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import EXPIRED, POSTPONED, RETRIED, UNSTARTED, Outcome
-from sqlqueue.core.partition.ref import PartitionRef
+from sqlqueue.core.partition.ref import HeldLease, PartitionRef
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database.log import Log
 from sqlqueue.log.groups import override_flow

@@ -9,7 +9,7 @@ from django.core.management import call_command
 from django.test import Client
 
 from sqlqueue import Delivery, NewMessage, Retry, publish_many
-from sqlqueue.core.partition import budget
+from sqlqueue.core.partition import window
 from sqlqueue.database.log import Log
 from sqlqueue.management.diagnostics import Diagnostics
 from sqlqueue.management.doctor import Diagnosis, queue
@@ -31,8 +31,8 @@ LIMIT, MESSAGES = 20, 60
 
 @pytest.fixture(autouse=True)
 def _small(consuming: Consuming, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "HEADS_LIMIT", LIMIT)
-    monkeypatch.setattr(budget, "WINDOW_LIMIT", LIMIT)
+    monkeypatch.setattr(window, "HEADS_LIMIT", LIMIT)
+    monkeypatch.setattr(window, "WINDOW_LIMIT", LIMIT)
     settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1, "HEARTBEAT_INTERVAL": 0.2}
 
 

@@ -13,7 +13,7 @@ from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.consumers.engine.throttle import COUNTED, LINGER, OFTEN, Pace
 from sqlqueue.consumers.handlers import executor
 from sqlqueue.consumers.handlers.inline import InlinePool
-from sqlqueue.core.partition.claim_ahead import MOST_AHEAD
+from sqlqueue.core.partition.writes import MOST_AHEAD
 from sqlqueue.models import DeliveryState, Message, Offset, Receipt
 from tests.consuming import Consuming
 from tests.processes import wait_until

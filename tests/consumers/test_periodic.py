@@ -12,8 +12,7 @@ from sqlqueue.consumers.background import periodic as periodic_task
 from sqlqueue.consumers.background.periodic import INTERVAL, PeriodicTask
 from sqlqueue.consumers.declare.periodic import declared
 from sqlqueue.consumers.declare.registry import registry
-from sqlqueue.core.periodic import tick_id
-from sqlqueue.core.recurrence import Recurrence
+from sqlqueue.core.periodic import Recurrence, tick_id
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.publish import publish
 from sqlqueue.models import Message, PeriodicSchedule, Topic

@@ -12,8 +12,7 @@ from django.db import connection, transaction
 
 from sqlqueue import InvalidMessage, LeaseLost, Retry, get_status, publish, publish_many, subscribe
 from sqlqueue.consumers.engine import settler as writing
-from sqlqueue.core.lease import HeldLease
-from sqlqueue.core.partition.ref import PartitionRef
+from sqlqueue.core.partition.ref import HeldLease, PartitionRef
 from sqlqueue.core.settle_plan import Attempt
 from sqlqueue.database.log import Log
 from sqlqueue.log import progress

@@ -12,7 +12,7 @@ from pytest_django import Settings
 from sqlqueue import NewMessage, Reject, Retry, discard, publish, publish_many, testing
 from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.consumers.handlers.inline import InlinePool
-from sqlqueue.core.partition import budget
+from sqlqueue.core.partition import window
 from sqlqueue.database.gate import insert_one
 from sqlqueue.database.horizon import highest_offset
 from sqlqueue.database.insert_sql import LogRow
@@ -67,7 +67,7 @@ def turning(consuming: Consuming, group: str = "g") -> Iterator[Callable[[Callab
 def test_a_transaction_beyond_which_a_whole_window_was_handled_stops_nothing_once_it_has_ended(
     consuming: Consuming, monkeypatch: pytest.MonkeyPatch, restarted: bool
 ) -> None:
-    monkeypatch.setattr(budget, "WINDOW_LIMIT", WINDOW)
+    monkeypatch.setattr(window, "WINDOW_LIMIT", WINDOW)
     seen: Counter[object] = Counter()
     consuming.consumer("t", lambda delivery: seen.update([delivery.payload]), group="g", batch_size=5)
     with open_publish() as opened, turning(consuming) as turn_until:

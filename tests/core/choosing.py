@@ -13,11 +13,11 @@ from sqlqueue.consumers.engine.reader import Reader
 from sqlqueue.consumers.engine.settler import Settler
 from sqlqueue.consumers.engine.subscription import Subscription
 from sqlqueue.consumers.engine.throttle import Throttle
-from sqlqueue.core.backoff import Backoff
 from sqlqueue.core.flow import Rate
 from sqlqueue.core.partition.assigned import AssignedPartition
-from sqlqueue.core.partition.key_rate import KeyRate
+from sqlqueue.core.partition.key_limit import KeyRate
 from sqlqueue.core.partition.ref import ConsumerOptions
+from sqlqueue.core.retry_policy import Backoff
 from sqlqueue.core.settle_plan import Attempt, Execution
 from tests.logs import LOG
 

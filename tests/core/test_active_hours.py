@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sqlqueue.core.active_hours import ActiveHours
+from sqlqueue.core.flow import ActiveHours
 from sqlqueue.exceptions import ConfigurationError
 
 pytestmark = pytest.mark.once

@@ -5,15 +5,15 @@ import json
 import pytest
 
 from sqlqueue.core.filters import Filter
+from sqlqueue.core.new_message import REPLY
 from sqlqueue.core.outcomes import ACKED, COMMITTED, DEAD, POSTPONED, RETRIED, SUCCESS, UNSTARTED, Outcome
-from sqlqueue.core.partition import arrivals, budget, changes, settling
+from sqlqueue.core.partition import arrivals, changes, settling, window
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.blocked import StoredRange
 from sqlqueue.core.partition.key_limit import KeyLimit
 from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
 from sqlqueue.core.partition.waiting import MOST_DEATHS
 from sqlqueue.core.partition.window import Found, Read
-from sqlqueue.core.replies import REPLY
 from sqlqueue.core.settle_plan import ALONE, HEAVY, NOT_IN_FLIGHT, TOGETHER, RowWrite, SettlePlan, StoredRow
 from tests.core.test_log_model import check_bounds
 from tests.core.weighing import fitting
@@ -60,7 +60,7 @@ class Hosted:
         stream = self.stream
         if (span := stream.to_scan()) is not None:
             keys = [(m.offset, m.key) for m in self.log if span[0] < m.offset <= span[1]]
-            stream.queues.scanned(*span, keys[: budget.SCAN_LIMIT], self.now)
+            stream.queues.scanned(*span, keys[: window.SCAN_LIMIT], self.now)
         if asked := stream.missing(horizon):
             there = {m.offset: m for m in self.log}
             asked = asked[: fitting([there[o].size for o, _ in asked if o in there], stream.loadable)]
@@ -712,12 +712,12 @@ def test_any_number_waits_behind_a_key_in_one_row_and_the_position_passes_them()
     hosted = waiting_behind_the_first("a" * 300 + "b", batch_size=5)
     assert hosted.marks == (301, 0)
     assert list(hosted.attempts) == [1, 301]
-    assert [one.stored() for one in hosted.stream.ranges] == [StoredRange("a", 1, 300, 299)]
+    assert [one.stored() for one in hosted.stream.ranges.by_key.values()] == [StoredRange("a", 1, 300, 299)]
     assert len(hosted.stream.entries) == 1, "only the waiting one is remembered"
 
 
 def test_what_waits_in_a_range_is_dispatched_in_order_once_its_key_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "SCAN_LIMIT", 7)
+    monkeypatch.setattr(window, "SCAN_LIMIT", 7)
     hosted = waiting_behind_the_first("ab" + "a" * 20 + "b" * 20 + "a" * 10, batch_size=4)
     hosted.attempts.clear()
     hosted.now = 10.0
@@ -821,11 +821,11 @@ def test_a_range_is_used_up_by_a_consumer_with_another_order_too(ordering: str) 
         for offset in sorted(offset for offset, attempt in hosted.attempts.items() if attempt.outcome is None):
             hosted.finish(offset)
     assert hosted.marks == (4, 4)
-    assert not list(hosted.stream.ranges)
+    assert not list(hosted.stream.ranges.by_key.values())
 
 
 def test_no_more_heads_than_their_limit_are_remembered_before_reading_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "HEADS_LIMIT", 5)
+    monkeypatch.setattr(window, "HEADS_LIMIT", 5)
     hosted = Hosted([f"k{number}" for number in range(50)], batch_size=2)
     for _ in range(60):
         hosted.read()
@@ -844,7 +844,7 @@ def test_no_more_heads_than_their_limit_are_remembered_before_reading_stops(monk
 
 
 def test_no_more_than_a_window_is_read_beyond_an_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "WINDOW_LIMIT", 10)
+    monkeypatch.setattr(window, "WINDOW_LIMIT", 10)
     hosted = Hosted([""] * 50, batch_size=4)
 
     def work() -> None:
@@ -868,7 +868,7 @@ def test_no_more_than_a_window_is_read_beyond_an_open_transaction(monkeypatch: p
 
 
 def test_a_successor_reads_on_although_acked_rows_fill_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "WINDOW_LIMIT", 10)
+    monkeypatch.setattr(window, "WINDOW_LIMIT", 10)
     rows = [StoredRow(offset, True, NOT_IN_FLIGHT, 1, 0.0, "") for offset in range(2, 41)]
     hosted = Hosted([""] * 50, rows=rows, batch_size=4)
     for _ in range(60):
@@ -1041,7 +1041,7 @@ def test_no_more_bytes_are_in_memory_than_they_are_meant_for() -> None:
         hosted.read()
         hosted.settle(most=hosted.stream.queues.ready)
         handed = [offset for offset, attempt in hosted.attempts.items() if attempt.outcome is None]
-        assert sum(hosted.attempts[offset].size for offset in handed) <= 1_000 or len(handed) == 1
+        assert sum(hosted.attempts[offset].message.size for offset in handed) <= 1_000 or len(handed) == 1
         for offset in handed:
             kind = 0 if offset <= 100 else 1 if offset <= 110 else 2
             most[kind] = max(most[kind], len(handed))
@@ -1194,7 +1194,7 @@ def test_a_slow_handler_holds_up_no_scan_for_another_key() -> None:
     hosted.finish(8)  # this ack waits in memory: it makes the slow one get its row
     hosted.settle()
     hosted.settle(flush=True)
-    assert {one.key: (one.low, one.high) for one in hosted.stream.ranges} == {"a": (2, 4), "b": (5, 7)}
+    assert {one.key: (one.low, one.high) for one in hosted.stream.ranges.by_key.values()} == {"a": (2, 4), "b": (5, 7)}
     hosted.read()
     hosted.finish(5)
     hosted.read()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlqueue.core.backoff import Backoff
+from sqlqueue.core.retry_policy import Backoff
 
 pytestmark = pytest.mark.once
 

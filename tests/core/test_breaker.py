@@ -4,7 +4,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from sqlqueue.core.breaker import Breaker
+from sqlqueue.core.fair_shares import Breaker
 
 pytestmark = pytest.mark.once
 START = datetime(2026, 11, 23, tzinfo=timezone.utc)

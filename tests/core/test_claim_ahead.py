@@ -9,8 +9,8 @@ import pytest
 from sqlqueue.core.filters import Filter
 from sqlqueue.core.outcomes import RETRIED, SUCCESS, UNSTARTED, Outcome
 from sqlqueue.core.partition import changes, settling
-from sqlqueue.core.partition.claim_ahead import AHEAD, FALLS_BACK, REFRAINS
 from sqlqueue.core.partition.key_limit import KeyLimit
+from sqlqueue.core.partition.writes import AHEAD, FALLS_BACK, REFRAINS
 from sqlqueue.core.settle_plan import Execution, SettlePlan
 from tests.core.test_assigned_partition import Hosted
 from tests.factories import MessageValueFactory

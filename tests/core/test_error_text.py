@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sqlqueue.core.error_text import fingerprint, text_of
-from sqlqueue.core.outcomes import describe
+from sqlqueue.core.outcomes import describe, fingerprint, text_of
 
 pytestmark = pytest.mark.once
 

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from sqlqueue.core.fair_shares import Sharer, bucket, draw, max_min, slots
-from sqlqueue.core.token_stock import TokenStock
+from sqlqueue.core.fair_shares import Sharer, TokenStock, bucket, draw, max_min, slots
 
 pytestmark = pytest.mark.once
 

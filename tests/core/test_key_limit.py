@@ -3,7 +3,7 @@
 import pytest
 
 from sqlqueue.core.outcomes import RETRIED, Outcome
-from sqlqueue.core.partition import budget
+from sqlqueue.core.partition import window
 from sqlqueue.core.partition.key_limit import AHEAD, KeyLimit
 from tests.core.test_assigned_partition import Hosted
 
@@ -32,14 +32,14 @@ def test_a_hundred_thousand_messages_of_a_held_key_are_two_rows_and_a_range() ->
         hosted.read()
         hosted.settle(flush=True)
         done += finish_all_but(hosted, "a")
-        assert len(hosted.stream.entries) <= budget.WINDOW_LIMIT + 2
+        assert len(hosted.stream.entries) <= window.WINDOW_LIMIT + 2
         hosted.now += 1.0
         if hosted.stream.window.position == many + 3:
             break
     assert done == [many + 1, many + 2, many + 3]
     assert hosted.marks == (many + 3, 0)
     assert len(hosted.stream.entries) == 2
-    [one] = hosted.stream.ranges
+    [one] = hosted.stream.ranges.by_key.values()
     assert (one.low, one.high) == (2, many)
     hosted.finish(1)
     hosted.settle()

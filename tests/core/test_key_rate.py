@@ -5,8 +5,8 @@ import random
 import pytest
 
 from sqlqueue.core.flow import Rate
-from sqlqueue.core.partition import key_rate, settling
-from sqlqueue.core.partition.key_rate import KeyRate
+from sqlqueue.core.partition import key_limit, settling
+from sqlqueue.core.partition.key_limit import KeyRate
 from tests.core.test_assigned_partition import Hosted
 
 pytestmark = pytest.mark.once
@@ -31,7 +31,7 @@ def test_in_no_stretch_of_time_more_than_a_bucket_and_the_rate(text: str, burst:
         wait = rates.wait("a", now)
         now += random.choice([wait, wait / 2, 0.0])
         started += rates.take("a", random.randint(1, 5), now)
-        assert started <= rate * (now + key_rate.ROUNDING) + 1e-6
+        assert started <= rate * (now + key_limit.ROUNDING) + 1e-6
     now += 10 * burst / rate
     assert rates.take("a", 10**6, now) == burst
 
@@ -41,7 +41,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1_000):
         rates.take(f"k{number}", 1, number * 0.1)
     assert len(rates._full_at) <= 11  # those of the last second
-    monkeypatch.setattr(key_rate, "MOST_KEYS", 5)
+    monkeypatch.setattr(key_limit, "MOST_KEYS", 5)
     rates = KeyRate(Rate("1/d"))
     for number in range(10):
         rates.start(f"k{number}", 0.0)

@@ -37,9 +37,7 @@ from sqlqueue.consumers.handlers import executor as executor_module
 from sqlqueue.consumers.handlers.executor import HandlerExecutor
 from sqlqueue.core.flow import Rate
 from sqlqueue.core.outcomes import COMMITTED, DEAD, LOST, POSTPONED, RELEASED, RETRIED, SUCCESS, UNSTARTED, Outcome
-from sqlqueue.core.partition import budget, changes, claim_ahead, key_limit, settling
-from sqlqueue.core.partition import sieve as sieve_module
-from sqlqueue.core.partition import window as window_module
+from sqlqueue.core.partition import arrivals, changes, key_limit, settling, window, writes
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.blocked import StoredRange
 from sqlqueue.core.partition.key_limit import NO_LIMIT, KeyLimit
@@ -238,7 +236,7 @@ class Tables:
 
     def scan(self, alias, address, low, high, server=None):
         self.interrupt()
-        return [(o, self.keys[o - 1]) for o in self.visible(low, high)[: budget.SCAN_LIMIT]]
+        return [(o, self.keys[o - 1]) for o in self.visible(low, high)[: window.SCAN_LIMIT]]
 
     def load(self, alias, asked, server=None):
         return [self.loaded_rows(*each) for each in asked]
@@ -506,17 +504,17 @@ class LogMachine(RuleBasedStateMachine):
             mock.patch.object(reader_module, "load", tables.load),
             mock.patch.object(reader_module, "gather", tables.gather),
             mock.patch.object(reader_module, "scan", tables.scan),
-            mock.patch.object(budget, "WINDOW_LIMIT", 5),
-            mock.patch.object(budget, "HEADS_LIMIT", self.heads),
-            mock.patch.object(budget, "SCAN_LIMIT", 3),
+            mock.patch.object(window, "WINDOW_LIMIT", 5),
+            mock.patch.object(window, "HEADS_LIMIT", self.heads),
+            mock.patch.object(window, "SCAN_LIMIT", 3),
             mock.patch.object(key_limit, "AHEAD", 2),
-            mock.patch.object(claim_ahead, "AHEAD", AHEAD),
-            mock.patch.object(claim_ahead, "FALLS_BACK", 4.0),
-            mock.patch.object(claim_ahead, "REFRAINS", 3.0),
+            mock.patch.object(writes, "AHEAD", AHEAD),
+            mock.patch.object(writes, "FALLS_BACK", 4.0),
+            mock.patch.object(writes, "REFRAINS", 3.0),
             mock.patch.object(executor_module, "now", tables.perf_counter),
-            mock.patch.object(window_module, "LATE_LIMIT", 2),
-            mock.patch.object(sieve_module, "ENOUGH", 2),
-            mock.patch.object(sieve_module, "RARE", 2),
+            mock.patch.object(window, "LATE_LIMIT", 2),
+            mock.patch.object(arrivals, "ENOUGH", 2),
+            mock.patch.object(arrivals, "RARE", 2),
             mock.patch.object(reader_module, "time", tables),
         ]
         for patch in self.patches:
@@ -1251,9 +1249,9 @@ def check_bounds(stream: AssignedPartition) -> None:
     """No more is in memory than a window, and no more payloads than can be dispatched soon."""
     batch, entries = stream.options.batch_size, stream.entries.values()
     unwritten = [entry for entry in entries if entry.offset > stream.window.position and not entry.row]
-    assert len(unwritten) <= budget.WINDOW_LIMIT + 6 * batch, "more is remembered than a window and what is read"
+    assert len(unwritten) <= window.WINDOW_LIMIT + 6 * batch, "more is remembered than a window and what is read"
     assert stream.queues.ready <= 6 * batch, "more payloads are in memory than can be dispatched soon"
-    of_handlers = sum(entry.attempt.size for entry in entries if entry.attempt is not None)
+    of_handlers = sum(entry.attempt.message.size for entry in entries if entry.attempt is not None)
     assert stream.held == of_handlers + sum(entry.message.size for entry in entries if entry.state == READY)
     heaviest = max((entry.message.size for entry in entries if entry.message is not None), default=0)
     assert stream.held <= stream.budget.share + 6 * heaviest, "more bytes are in memory than its share"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sqlqueue.core.orphans import LONGEST, Orphans
+from sqlqueue.core.assignment import LONGEST, Orphans
 
 pytestmark = pytest.mark.once
 

@@ -3,7 +3,6 @@
 import pytest
 
 from sqlqueue import Postpone, Reject, Retry
-from sqlqueue.core.backoff import Backoff
 from sqlqueue.core.outcomes import (
     ACKED,
     DEAD,
@@ -13,6 +12,7 @@ from sqlqueue.core.outcomes import (
     VisibilityTimeout,
     decide,
 )
+from sqlqueue.core.retry_policy import Backoff
 from sqlqueue.exceptions import LeaseLost
 
 pytestmark = pytest.mark.once

@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from sqlqueue.core.keys import ID_LENGTH
-from sqlqueue.core.periodic import SCHEDULE_LENGTH, checked_definition, configured, due_ticks, from_text, tick_id
-from sqlqueue.core.recurrence import Recurrence
+from sqlqueue.core.periodic import (
+    SCHEDULE_LENGTH,
+    Recurrence,
+    checked_definition,
+    configured,
+    due_ticks,
+    from_text,
+    tick_id,
+)
 from sqlqueue.exceptions import ConfigurationError
 
 pytestmark = pytest.mark.once

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlqueue import InvalidMessage, publish
-from sqlqueue.core import codec, plain_json
+from sqlqueue.core import codec
 from sqlqueue.models import Message
 
 pytestmark = pytest.mark.once
@@ -24,7 +24,7 @@ OTHERS = [(1,), {1: 2}, {"a": {None: 1}}, OrderedDict(a=1), b"x", {1, 2}, object
 
 @pytest.fixture
 def without_msgspec(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_json, "fast", lambda: None)
+    monkeypatch.setattr(codec, "fast", lambda: None)
 
 
 def outcome(read: Any, text: str) -> Any:
@@ -37,7 +37,7 @@ def outcome(read: Any, text: str) -> Any:
 
 @given(ANY)
 def test_what_it_writes_reads_back_the_same(value: Any) -> None:
-    text = plain_json.encode(value)
+    text = codec.encode_plain(value)
     if text is not None:
         assert repr(json.loads(text)) == repr(value)
         text.encode()
@@ -49,7 +49,7 @@ def test_what_it_leaves_to_json_is_what_json_may_refuse_or_change(value: Any) ->
         codec.encode(value)
         codec.check_exact(value, "payload", lambda: False)
 
-    if plain_json.encode(value) is None:
+    if codec.encode_plain(value) is None:
         with pytest.raises(InvalidMessage):
             write()
 
@@ -57,12 +57,12 @@ def test_what_it_leaves_to_json_is_what_json_may_refuse_or_change(value: Any) ->
 @pytest.mark.parametrize("value", OTHERS, ids=repr)
 def test_other_values_are_left_to_json(value: object) -> None:
     for whole in (value, [value], {"a": [1, value]}):
-        assert plain_json.encode(whole) is None
+        assert codec.encode_plain(whole) is None
 
 
 @given(ANY.map(lambda value: json.dumps(value)) | ANY.map(lambda value: json.dumps(value, indent=1)) | st.text())
 def test_every_text_is_read_as_json_reads_it(text: str) -> None:
-    assert outcome(plain_json.decode, text) == outcome(codec.decode, text)
+    assert outcome(codec.decode, text) == outcome(json.loads, text)
 
 
 TEXTS = ["1e400", "-1e400", "NaN", "18446744073709551616", '"\\ud800"', '{"a": 1, "a": 2}', "-0", "-0.0", "1E5", " 1 "]
@@ -71,17 +71,17 @@ TEXTS = ["1e400", "-1e400", "NaN", "18446744073709551616", '"\\ud800"', '{"a": 1
 @pytest.mark.parametrize("text", [*TEXTS, "[" * 5_000 + "]" * 5_000])
 def test_so_are_texts_that_the_two_do_not_read_alike(text: str) -> None:
     try:
-        expected = repr(codec.decode(text))
+        expected = repr(json.loads(text))
     except RecursionError:
         with pytest.raises(RecursionError):
-            plain_json.decode(text)
+            codec.decode(text)
     else:
-        assert repr(plain_json.decode(text)) == expected
+        assert repr(codec.decode(text)) == expected
 
 
 @pytest.mark.django_db
 def test_without_msgspec_nothing_changes(without_msgspec: None) -> None:
     publish("t", {"a": [1, "é", None]})
-    assert plain_json.encode({}) is None
-    assert plain_json.decode('{"a": 1.5}') == {"a": 1.5}
+    assert codec.encode_plain({}) is None
+    assert codec.decode('{"a": 1.5}') == {"a": 1.5}
     assert Message.objects.get().payload == {"a": [1, "é", None]}

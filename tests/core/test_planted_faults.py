@@ -19,10 +19,10 @@ from sqlqueue.consumers.handlers.executor import HandlerExecutor
 from sqlqueue.core.partition import arrivals, changes, settling
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.blocked import KeyRanges
-from sqlqueue.core.partition.claim_ahead import ClaimAhead
 from sqlqueue.core.partition.ordering import OrderingQueue
 from sqlqueue.core.partition.queues import OrderingQueues
 from sqlqueue.core.partition.window import Found, ReadWindow
+from sqlqueue.core.partition.writes import ClaimAhead
 from tests.core.planting import Fault
 from tests.core.test_log_model import (
     AHEAD,

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from sqlqueue import Postpone, Reject, Retry
-from sqlqueue.core.backoff import Backoff
 from sqlqueue.core.outcomes import DEAD, POSTPONED, RETRIED, VisibilityTimeout, decide
-from sqlqueue.core.retry_policy import RetryFilter, checked_filter, checked_function, wait_before_retry
+from sqlqueue.core.retry_policy import Backoff, RetryFilter, checked_filter, checked_function
 from sqlqueue.exceptions import LONGEST_DELAY, BrokenTransaction, LeaseLost
 from tests.core.test_logfmt import facts
 
@@ -93,7 +92,7 @@ class Called:
     ],
 )
 def test_a_function_says_how_long(wait: Any, seconds: float) -> None:
-    assert wait_before_retry(function(wait), 2, TimeoutError()) == (seconds, "")
+    assert function(wait).wait(2, TimeoutError()) == (seconds, "")
 
 
 class Mute:
@@ -135,7 +134,7 @@ def test_what_is_no_wait_is_told_and_the_default_backoff_goes_on(
 
 @pytest.mark.parametrize("value", [LONGEST_DELAY + 1, float("inf"), timedelta.max, 10**400])
 def test_no_wait_is_longer_than_the_longest_delay(value: Any) -> None:
-    wait = wait_before_retry(function(lambda attempt: value), 1, ValueError())
+    wait = function(lambda attempt: value).wait(1, ValueError())
     assert wait.seconds == LONGEST_DELAY
     assert "longer than ten years" in wait.problem
 
@@ -209,6 +208,6 @@ def test_a_function_that_would_end_the_process_gives_the_default_wait(ending: ty
         return Unprintable()
 
     function = checked_function(wait, [])
-    seconds, problem = wait_before_retry(function, 1, ValueError())
+    seconds, problem = function.wait(1, ValueError())
     assert 0 < seconds < 2
     assert "wait" in problem

@@ -3,9 +3,9 @@
 import pytest
 
 from sqlqueue.core.filters import Filter
+from sqlqueue.core.partition.arrivals import ENOUGH, RARE
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
-from sqlqueue.core.partition.sieve import ENOUGH, RARE
 from sqlqueue.core.partition.window import Found
 from sqlqueue.core.settle_plan import FetchedMessage
 from tests.factories import MessageValueFactory

@@ -76,7 +76,7 @@ class Log:
         for offset in offsets:
             if offset not in self.known:
                 self.known.add(offset)
-                self.window.add(offset)
+                self.window.add([offset])
 
 
 @pytest.mark.parametrize("rests", [False, True], ids=["always visited", "resting"])
@@ -130,7 +130,7 @@ def full_window(final: int) -> ReadWindow:
     """2 to 6 are remembered, and F is at `final`."""
     window = ReadWindow(0)
     for offset in range(2, 7):
-        window.add(offset)
+        window.add([offset])
     window.was_read(Read(0, 5), 6, True, final)
     return window
 
@@ -175,13 +175,13 @@ def test_what_has_come_late_is_taken_in_first_and_a_bounded_number_at_once() -> 
 def test_more_late_commits_than_one_look_finds_are_found_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window_module, "LATE_LIMIT", 3)
     window = ReadWindow(0)
-    window.add(20)
+    window.add([20])
     window.was_read(Read(0, 5), 20, True, 0)
     there = list(range(1, 21))
     for _ in range(20):
         if late := window.next_late(5, 2, 60, 20):
             for offset in late:
-                window.add(offset)
+                window.add([offset])
             window.took_late(len(late))
         elif (read := window.next_read(5, 2, 60, 20)) is not None and read.looks:
             window.compare(read, [o for o in there if read.since < o <= read.start][: read.looks], 20)

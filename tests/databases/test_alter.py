@@ -10,7 +10,7 @@ import pytest
 from django.db import transaction
 
 from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.core.databases import database_of
+from sqlqueue.core.keys import database_of
 from sqlqueue.core.relay import relay_topic
 from sqlqueue.database.log import Log
 from sqlqueue.log.layout_changes import under_way

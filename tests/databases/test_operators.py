@@ -13,7 +13,7 @@ from django.urls import clear_url_caches, include, path
 
 from sqlqueue import ConfigurationError, NewMessage, Reject, consumer, discard, publish, publish_many, replay
 from sqlqueue.consumers.declare.registry import registry
-from sqlqueue.core.databases import database_of
+from sqlqueue.core.keys import database_of
 from sqlqueue.models import Message, Topic
 from sqlqueue.monitoring import responses
 from sqlqueue.operations.republish import republish
@@ -213,7 +213,7 @@ def test_every_page_names_its_database_and_leads_to_the_others(handler: list[Any
 
 
 def test_what_differs_from_the_settings_is_reported(databases: dict[str, Any], settings: Any) -> None:
-    from sqlqueue.checks.topics import check_placement
+    from sqlqueue.checks.configuration import check_placement
 
     publish_both()
     settings.SQLQUEUE = databases | {"TOPICS": {"t": {"databases": [A]}, "u": {"databases": [B]}}}

@@ -12,7 +12,7 @@ import pytest
 from django.db import Error, connections, transaction
 
 from sqlqueue import NewMessage, PartlyPublished, publish, publish_many, subscribe
-from sqlqueue.core.databases import database_of
+from sqlqueue.core.keys import database_of
 from sqlqueue.core.relay import relay_topic
 from sqlqueue.log.topics import forget_topics
 from sqlqueue.models import Message, SubscriberHeartbeat

@@ -21,7 +21,7 @@ from sqlqueue import (
 )
 from sqlqueue.consumers.declare.registry import Consumer, build
 from sqlqueue.consumers.declare.relays import of_database
-from sqlqueue.core.databases import database_of
+from sqlqueue.core.keys import database_of
 from sqlqueue.core.relay import relay_topic
 from sqlqueue.database.log import Log
 from sqlqueue.log.schedule import move_due

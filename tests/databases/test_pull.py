@@ -9,7 +9,7 @@ from django.db import transaction
 
 from sqlqueue import NewMessage, asubscribe, publish, publish_many, subscribe
 from sqlqueue.consumers.engine.subscriber import Subscriber
-from sqlqueue.core.databases import database_of
+from sqlqueue.core.keys import database_of
 from sqlqueue.database.log import Log
 from sqlqueue.log.status import anything_due
 from sqlqueue.models import PartitionLease, SubscriberHeartbeat

@@ -10,7 +10,7 @@ from django.db import connections, transaction
 
 from sqlqueue import ConfigurationError, NewMessage, cancel, get_status, publish, publish_many
 from sqlqueue.consumers.declare import relays
-from sqlqueue.core.databases import database_of
+from sqlqueue.core.keys import database_of
 from sqlqueue.core.relay import relay_topic
 from sqlqueue.core.settle_plan import FetchedMessage
 from sqlqueue.database.log import Log

@@ -9,8 +9,7 @@ from django.db import connection
 from django.test import override_settings
 
 from sqlqueue.conf import settings
-from sqlqueue.core.databases import as_stored, database_of
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, partition_of
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, as_stored, database_of, partition_of
 from sqlqueue.core.settings import ALIAS_LENGTH, MOST_DATABASES
 from sqlqueue.database.log import Log
 from sqlqueue.models.topic import DATABASES_COLUMN

@@ -12,7 +12,7 @@ from pytest_django import Settings
 from sqlqueue import NewMessage, publish_many
 from sqlqueue.consumers.process import deaths
 from sqlqueue.leases import heartbeat, release
-from sqlqueue.leases.last_in_flight import in_doubt
+from sqlqueue.leases.heartbeat import in_doubt
 from sqlqueue.models import DeliveryState, Message, Offset, PartitionLease, SubscriberHeartbeat
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.findings import DEATHS, NO_CONSUMERS, Finding

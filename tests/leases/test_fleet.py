@@ -12,8 +12,7 @@ from sqlqueue.consumers.background.collector import CollectorTask
 from sqlqueue.database.lock_timeouts import BRIEFLY
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.leases import heartbeat, release
-from sqlqueue.leases.assignment import Balancer, Holding
-from sqlqueue.leases.subscribers import LivingSubscribers
+from sqlqueue.leases.assignment import Balancer, Holding, LivingSubscribers
 from sqlqueue.log import duties
 from sqlqueue.log.groups import register
 from sqlqueue.models import Duty, PartitionLease, SubscriberHeartbeat
@@ -177,7 +176,7 @@ class TestWhomItSharesWith:
         self, living: LivingSubscribers, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The others are asked for themselves, here in several statements."""
-        monkeypatch.setattr("sqlqueue.leases.subscribers.AT_ONCE", 2)
+        monkeypatch.setattr("sqlqueue.leases.assignment.AT_ONCE", 2)
         names = {"a", "b", "c", "d", "e", "f"}
         for name in names:
             heartbeat.beat(LOG, name, [("g", "t"), ("h", "t")], 300)

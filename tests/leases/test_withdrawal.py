@@ -4,9 +4,9 @@ import pytest
 
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
 from sqlqueue.consumers.process.liveness import Liveness
-from sqlqueue.leases import heartbeat, withdrawal
-from sqlqueue.leases.renewal import Shown
-from sqlqueue.leases.subscribers import LivingSubscribers
+from sqlqueue.leases import heartbeat
+from sqlqueue.leases.assignment import LivingSubscribers
+from sqlqueue.leases.release import Shown
 from sqlqueue.log.groups import register
 from sqlqueue.models import SubscriberHeartbeat
 from tests.consuming import Consuming
@@ -37,14 +37,14 @@ def test_it_leaves_a_group_only_to_another_consumer_process(groups: None, may: b
     beat(ME)
     beat("spark:stream")
     heartbeat.beat(LOG, OTHER, [QUICK if may else LONG], DURATION)
-    assert withdrawal.withdraw(LOG, ME, QUICK) is may
+    assert heartbeat.withdraw(LOG, ME, QUICK) is may
     assert SubscriberHeartbeat.objects.filter(subscriber=ME).count() == (1 if may else 2)
 
 
 def test_it_leaves_no_group_to_one_that_has_died(groups: None) -> None:
     beat(ME)
     heartbeat.beat(LOG, OTHER, [QUICK], 0.0)
-    assert not withdrawal.withdraw(LOG, ME, QUICK)
+    assert not heartbeat.withdraw(LOG, ME, QUICK)
 
 
 def test_a_heartbeat_that_is_under_way_neither_undoes_a_withdrawal_nor_a_return(
@@ -61,7 +61,7 @@ def test_a_heartbeat_that_is_under_way_neither_undoes_a_withdrawal_nor_a_return(
         if changes:
             ownership.withdrawn = changes.pop()
             if ownership.withdrawn:
-                assert withdrawal.withdraw(LOG, ownership.subscriber, QUICK)
+                assert heartbeat.withdraw(LOG, ownership.subscriber, QUICK)
         return Shown()
 
     renewer = LeaseRenewer(ownership, 1.0, show, lambda lost: None, Liveness())

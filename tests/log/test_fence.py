@@ -6,8 +6,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from sqlqueue.core.lease import HeldLease
-from sqlqueue.core.partition.ref import PartitionRef
+from sqlqueue.core.partition.ref import HeldLease, PartitionRef
 from sqlqueue.database.server_identity import ServerIdentity, SessionReplaced
 from sqlqueue.log import fence
 from sqlqueue.log.fence import Move, advance_all

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection, transaction
 
 from sqlqueue import ConfigurationError, publish, publish_many, publish_on_commit, subscribe, testing
-from sqlqueue.checks.topics import check_declared
+from sqlqueue.checks.configuration import check_declared
 from sqlqueue.conf import settings as queue_settings
 from sqlqueue.log.publish import check
 from sqlqueue.log.schedule import move_due

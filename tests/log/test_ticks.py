@@ -9,8 +9,7 @@ import pytest
 from django.db import DatabaseError, connection, connections
 
 from sqlqueue import publish
-from sqlqueue.core.periodic import ScheduleDefinition, checked_definition, tick_id
-from sqlqueue.core.recurrence import Recurrence
+from sqlqueue.core.periodic import Recurrence, ScheduleDefinition, checked_definition, tick_id
 from sqlqueue.database import clock
 from sqlqueue.database.gate import PERIODIC, take_duty
 from sqlqueue.database.log import Log

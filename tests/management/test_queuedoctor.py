@@ -14,7 +14,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
 from sqlqueue import Delivery, Retry, publish
-from sqlqueue.core.partition.claim_ahead import MOST_AHEAD
+from sqlqueue.core.partition.writes import MOST_AHEAD
 from sqlqueue.database.sequence import look
 from sqlqueue.log.groups import register
 from sqlqueue.log.schedule import move_due

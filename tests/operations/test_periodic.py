@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from sqlqueue.core.periodic import tick_id
-from sqlqueue.core.recurrence import Recurrence
+from sqlqueue.core.periodic import Recurrence, tick_id
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.ticks import publish_due
 from sqlqueue.models import Message, PeriodicSchedule

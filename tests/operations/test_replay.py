@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, connections
 
 from sqlqueue import ConfigurationError, Delivery, Reject, discard, publish, replay
-from sqlqueue.core.error_text import LENGTH
+from sqlqueue.core.outcomes import LENGTH
 from sqlqueue.log import groups
 from sqlqueue.models import Message
 from sqlqueue.operations import replay as replay_module

@@ -23,7 +23,7 @@ from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage, dead_letter_topic
 from sqlqueue.operations.edit_scheduled import edit, run_now
 from sqlqueue.operations.republish import republish
-from sqlqueue.payloads.content_types import CONTENT_TYPE_LENGTH
+from sqlqueue.payloads.versions import CONTENT_TYPE_LENGTH
 from sqlqueue.testing import drain, published
 from tests.asynchronous.loops import in_loop
 from tests.consuming import QUICK, Consuming

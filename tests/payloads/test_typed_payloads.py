@@ -28,7 +28,7 @@ from sqlqueue import (
 from sqlqueue.exceptions import Unknown
 from sqlqueue.models import DeliveryState, Message, dead_letter_topic
 from sqlqueue.payloads import topic_types
-from sqlqueue.payloads.reader import PayloadReader
+from sqlqueue.payloads.topic_types import PayloadReader
 from sqlqueue.testing import published
 from tests.consuming import QUICK, Consuming
 from tests.management.running import run
@@ -442,9 +442,9 @@ class TestVersions:
         [
             ({1: str}, "upcast must have every version up to 2: 2 is missing"),
             ({1: str, 2: str, 3: str}, "upcast must end before the present version, which is 3.* to 4"),
-            ({True: str}, "upcast must have whole numbers from 1"),
-            ({1: str, 2: later}, "upcast must name a plain function for version 2"),
-            ({2: "str"}, "upcast must name a function for version 2"),
+            ({True: str}, "upcast must name plain functions for whole numbers from 1, not <class 'str'>"),
+            ({1: str, 2: later}, "upcast must name plain functions"),
+            ({2: "str"}, "upcast must name plain functions for whole numbers from 1, not 'str' for 2"),
             ({}, "upcast must be a dict"),
         ],
     )

@@ -25,14 +25,14 @@ from sqlqueue.consumers.engine.ownership import Ownership
 from sqlqueue.consumers.engine.reserved_threads import Withdrawals
 from sqlqueue.consumers.engine.subscription import Subscription
 from sqlqueue.consumers.process.liveness import Liveness
-from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.partition import settling
 from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.partition.ref import HeldLease
 from sqlqueue.core.settle_plan import SettlePlan
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.leases import release
-from sqlqueue.leases.renewal import Shown
+from sqlqueue.leases.release import Shown
 from sqlqueue.log.groups import register
 from sqlqueue.log.settle import settle
 from sqlqueue.models import ConsumerGroup, Offset, PartitionLease, SubscriberHeartbeat, Topic

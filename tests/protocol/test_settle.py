@@ -26,8 +26,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sqlqueue import Postpone, Reject, Retry, publish
 from sqlqueue.consumers.engine.throttle import Pace
-from sqlqueue.core.partition import budget, claim_ahead
 from sqlqueue.core.partition import window as window_module
+from sqlqueue.core.partition import writes as writes_module
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import Horizon, highest_offset
@@ -67,14 +67,14 @@ GROUP = "g"
 OK, RETRY, WAIT, NO = "ok", "retry", "wait", "no"
 MAX_ATTEMPTS = 3
 TINY = (
-    (budget, "WINDOW_LIMIT", 5),
-    (budget, "HEADS_LIMIT", 3),
-    (budget, "SCAN_LIMIT", 3),
+    (window_module, "WINDOW_LIMIT", 5),
+    (window_module, "HEADS_LIMIT", 3),
+    (window_module, "SCAN_LIMIT", 3),
     (fetch_module, "SCAN_LIMIT", 3),
     (window_module, "LATE_LIMIT", 3),
 )
 # A claim ahead holds for good: what a former owner begins by it is refused anyway.
-UNBOUND = ((claim_ahead, "AHEAD", math.inf), (claim_ahead, "FALLS_BACK", 250.0))
+UNBOUND = ((writes_module, "AHEAD", math.inf), (writes_module, "FALLS_BACK", 250.0))
 OFFSETS_AHEAD = 4
 WAITING_KEY, LONG = "a", 3_600.0  # the key that waits at the end, and for how many seconds
 ROUNDS = 60  # of one process alone, within which everything has to be settled

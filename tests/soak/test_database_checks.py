@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sqlqueue.core.databases import database_of
 from sqlqueue.core.epochs import Epoch
+from sqlqueue.core.keys import database_of
 from tests.soak.history import Line
 from tests.soak.places import ALIASES, database_at, offset_at, partition_at
 from tests.soak.progress import BOUND

@@ -10,7 +10,7 @@ from django.test import Client
 from factory import Iterator, Sequence
 
 from sqlqueue import Delivery, NewMessage, Reject, Retry, publish_many
-from sqlqueue.core.partition import budget
+from sqlqueue.core.partition import window
 from sqlqueue.database.log import Log
 from sqlqueue.management import diagnostics, doctor
 from sqlqueue.models import Activity, ConsumerGroup
@@ -56,7 +56,7 @@ def figures() -> list[Any]:
 
 
 def test_a_survey_of_many_statements_sees_what_there_is(failing: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "HEADS_LIMIT", 1)
+    monkeypatch.setattr(window, "HEADS_LIMIT", 1)
     monkeypatch.setattr(sampling, "AT_ONCE", 1)
     every = {(partition, "full") for partition in range(PARTITIONS)}
     group = (KEYS * OF_A_KEY, KEYS, KEYS * (OF_A_KEY - 1), 5, every)

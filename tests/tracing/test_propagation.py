@@ -434,10 +434,10 @@ django.setup()
 import json, logging
 from sqlqueue import consumer, publish, publish_many, publish_on_commit
 from sqlqueue.models import Message
-from sqlqueue.tracing import propagation
+from sqlqueue.tracing import spans
 from sqlqueue.tracing.delivery_context import DeliveryFilter
 from sqlqueue.testing import drain
-assert propagation.spans is None
+assert not spans.installed
 found = []
 
 @consumer("orders", group="untraced")

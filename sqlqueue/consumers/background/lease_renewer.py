@@ -14,13 +14,12 @@ from sqlqueue.consumers.background.errors import NamedServerWarning
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.consumers.engine.ownership import Ownership
 from sqlqueue.consumers.process.liveness import Liveness
-from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
-from sqlqueue.core.partition.ref import GroupTopic
+from sqlqueue.core.partition.ref import GroupTopic, HeldLease
 from sqlqueue.database import clock, retries
 from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, SessionReplaced
 from sqlqueue.leases import release
-from sqlqueue.leases.renewal import Renewal, Shown
+from sqlqueue.leases.release import Renewal, Shown
 from sqlqueue.signals import announce, database_unreachable, deliveries_settled
 
 logger = logging.getLogger("sqlqueue")

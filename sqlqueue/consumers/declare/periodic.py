@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from sqlqueue.conf import settings
 from sqlqueue.consumers.declare.registry import Handler, registering, registry
-from sqlqueue.core.periodic import LAST, PERIODIC_TOPIC, ScheduleDefinition, checked_definition, checked_schedule
-from sqlqueue.core.recurrence import checked_recurrence
+from sqlqueue.core.periodic import (
+    LAST,
+    PERIODIC_TOPIC,
+    ScheduleDefinition,
+    checked_definition,
+    checked_recurrence,
+    checked_schedule,
+)
 from sqlqueue.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -113,7 +119,7 @@ def declared() -> dict[str, ScheduleDefinition]:
 
     Raises ConfigurationError for a name that both have.
     """
-    configured = settings.schedules()
+    configured = settings.reading.schedules
     if both := sorted(registry.schedules.keys() & configured.keys()):
         raise ConfigurationError(
             f"schedule {both[0]!r} is in SQLQUEUE['SCHEDULES'] and in the code ({_handlers[both[0]][0]}): rename one"

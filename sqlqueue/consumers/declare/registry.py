@@ -11,7 +11,6 @@ from django.utils.module_loading import autodiscover_modules
 
 from sqlqueue.conf import settings
 from sqlqueue.core import outcomes
-from sqlqueue.core.backoff import Backoff
 from sqlqueue.core.bounds import DAY, SHORTEST, duration, whole
 from sqlqueue.core.effects import effect_of
 from sqlqueue.core.filters import Filter
@@ -21,10 +20,10 @@ from sqlqueue.core.not_run import is_async, is_generator
 from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.partition.ref import ConsumerOptions
 from sqlqueue.core.periodic import ScheduleDefinition
-from sqlqueue.core.retry_policy import ALL, BackoffFunction, RetryFilter, checked_filter, checked_function
+from sqlqueue.core.retry_policy import ALL, Backoff, BackoffFunction, RetryFilter, checked_filter, checked_function
 from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError, InvalidMessage
 from sqlqueue.log.groups import EARLIEST, LATEST
-from sqlqueue.payloads.reader import PayloadReader
+from sqlqueue.payloads.topic_types import PayloadReader
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -30,10 +30,10 @@ from sqlqueue.consumers.engine.throttle import (
 )
 from sqlqueue.consumers.handlers.pools import Pool
 from sqlqueue.core import outcomes
-from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.partition import settling
 from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.partition.ref import HeldLease
 from sqlqueue.core.settle_plan import Attempt, Execution, SettlePlan
 from sqlqueue.signals import announce, deliveries_dispatched
 

@@ -17,13 +17,12 @@ from datetime import datetime
 from django.db import Error
 
 from sqlqueue.conf import settings
-from sqlqueue.core.breaker import wait
+from sqlqueue.core.fair_shares import TokenStock, wait
 from sqlqueue.core.flow import Flow
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import ACKED, DEAD, EXPIRED, RETRIED, Outcome
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.settle_plan import Attempt, Execution
-from sqlqueue.core.token_stock import TokenStock
 from sqlqueue.database.log import Log
 from sqlqueue.leases.limit_shares import Need, Share, Times, take
 

@@ -22,9 +22,9 @@ from sqlqueue.consumers.engine.reserved_threads import Withdrawals
 from sqlqueue.consumers.engine.settler import ProgressWriter
 from sqlqueue.consumers.engine.subscription import Registration
 from sqlqueue.consumers.process.liveness import Liveness
-from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.partition.ref import HeldLease
 from sqlqueue.database import retries
 from sqlqueue.database.lock_timeouts import TableLocked
 from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, ServerIdentity, SessionReplaced

@@ -9,9 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from django.dispatch import Signal
 
 from sqlqueue.consumers.engine.subscription import Subscription
-from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.partition.assigned import AssignedPartition
-from sqlqueue.core.partition.ref import GroupTopic
+from sqlqueue.core.partition.ref import GroupTopic, HeldLease
 from sqlqueue.database import clock
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity

@@ -20,7 +20,7 @@ from sqlqueue.consumers.engine.throttle import PriorityShares, Throttle
 from sqlqueue.consumers.handlers.pools import Pool
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.assigned import AssignedPartition
-from sqlqueue.leases import withdrawal
+from sqlqueue.leases import heartbeat
 
 logger = logging.getLogger("sqlqueue")
 
@@ -179,7 +179,7 @@ class Withdrawals:
 
     def _withdraw(self, subscription: Subscription) -> None:
         own, group_topic = self._ownership, subscription.group_topic
-        if not withdrawal.withdraw(own.log, own.subscriber, group_topic):
+        if not heartbeat.withdraw(own.log, own.subscriber, group_topic):
             return
         own.withdrawn |= {group_topic}
         self._in_flight.release_of(subscription)

@@ -16,9 +16,9 @@ from sqlqueue.consumers.engine.ownership import SERVER_CHANGED, TAKEN_OVER, UNWR
 from sqlqueue.consumers.engine.subscription import Subscription
 from sqlqueue.core import effects, outcomes
 from sqlqueue.core.effects import EffectWrite
-from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.assigned import AssignedPartition
+from sqlqueue.core.partition.ref import HeldLease
 from sqlqueue.core.partition.settling import release_plan
 from sqlqueue.core.settle_plan import Attempt, SettlePlan, SettleResult
 from sqlqueue.database import retries

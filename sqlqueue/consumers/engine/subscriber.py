@@ -43,7 +43,7 @@ from sqlqueue.database.transactions import refusal
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases import heartbeat, limit_shares
 from sqlqueue.leases.heartbeat import Work
-from sqlqueue.leases.renewal import Shown
+from sqlqueue.leases.release import Shown
 from sqlqueue.log import notifier
 from sqlqueue.log.notifier import Listener
 from sqlqueue.log.status import anything_due, anything_scheduled

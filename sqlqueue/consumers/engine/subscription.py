@@ -13,12 +13,10 @@ from sqlqueue.consumers.engine.limiter import GroupLimiter
 from sqlqueue.consumers.engine.throttle import shares
 from sqlqueue.consumers.handlers.executor import HandlerExecutor
 from sqlqueue.core.flow import NO_FLOW, Rate
-from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.assigned import AssignedPartition
-from sqlqueue.core.partition.key_limit import NO_LIMIT, KeyLimit
-from sqlqueue.core.partition.key_rate import KeyRate
-from sqlqueue.core.partition.ref import PartitionRef
+from sqlqueue.core.partition.key_limit import NO_LIMIT, KeyLimit, KeyRate
+from sqlqueue.core.partition.ref import HeldLease, PartitionRef
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError

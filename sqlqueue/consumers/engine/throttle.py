@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from sqlqueue.core.partition import claim_ahead
+from sqlqueue.core.partition import writes
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.settle_plan import Execution
 
@@ -119,7 +119,7 @@ class Pace:
             often = self._settles >= OFTEN * passed
             self.linger = LINGER if often else 0.0
             grown = max(0, highest - self._highest) if often and self._highest else 0
-            self.ahead = min(claim_ahead.MOST_AHEAD, math.ceil(grown / passed * claim_ahead.AHEAD))
+            self.ahead = min(writes.MOST_AHEAD, math.ceil(grown / passed * writes.AHEAD))
             self._settles, self._since, self._highest = 0, now, highest
 
 

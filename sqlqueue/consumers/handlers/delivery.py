@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Generic, overload
 
 from sqlqueue.conf import settings
+from sqlqueue.core.codec import decode
 from sqlqueue.core.keys import checked_text
-from sqlqueue.core.plain_json import decode
 from sqlqueue.core.settle_plan import Attempt
 from sqlqueue.database.clock import moment
 from sqlqueue.database.log import Log
@@ -17,9 +17,8 @@ from sqlqueue.exceptions import InvalidMessage, LeaseLost, Postpone, Reject, Unk
 from sqlqueue.log.progress import Reported
 from sqlqueue.log.results import reply_text
 from sqlqueue.models.progress import NOTE_LENGTH
-from sqlqueue.payloads.content_types import content_type_of
-from sqlqueue.payloads.reader import PayloadReader
-from sqlqueue.payloads.versions import added, callers
+from sqlqueue.payloads.topic_types import PayloadReader
+from sqlqueue.payloads.versions import added, callers, content_type_of
 
 TRIED_EVERY: Final = 10.0  # seconds
 _loaded: Final = time.monotonic()  # when this process's code was

@@ -13,7 +13,7 @@ from django.db import Error, connections
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database.log import Log, home_log
 from sqlqueue.leases import heartbeat, release
-from sqlqueue.leases.last_in_flight import in_doubt
+from sqlqueue.leases.heartbeat import in_doubt
 
 logger = logging.getLogger("sqlqueue")
 

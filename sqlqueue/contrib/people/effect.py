@@ -13,12 +13,11 @@ from sqlqueue.contrib.people import survey
 from sqlqueue.contrib.people.exceptions import HandOver
 from sqlqueue.contrib.people.models import DONE, OPEN, UNFINISHED, WorkItem
 from sqlqueue.contrib.people.topics import retention, topic_options
-from sqlqueue.core.databases import numbered
 from sqlqueue.core.effects import Count, Effect, EffectWrite
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
-from sqlqueue.core.lease import HeldLease
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, numbered
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.outcomes import told
+from sqlqueue.core.partition.ref import HeldLease
 from sqlqueue.database import retries
 from sqlqueue.database.dialects.base import marks_of
 from sqlqueue.database.limits import check_result

@@ -37,8 +37,7 @@ from sqlqueue.contrib.people.models import (
     WorkItemEvent,
 )
 from sqlqueue.contrib.people.topics import topic_options
-from sqlqueue.core.databases import numbered
-from sqlqueue.core.keys import checked_text
+from sqlqueue.core.keys import checked_text, numbered
 from sqlqueue.database import clock, retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.limits import check_result

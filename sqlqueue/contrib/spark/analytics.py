@@ -15,7 +15,7 @@ from pyspark.sql.types import StringType
 from sqlqueue.contrib.spark.archive import Archive
 from sqlqueue.contrib.spark.archive_rows import OFFSET_COLUMN, TIME_COLUMN, rows_between, utc_day, utc_hour
 from sqlqueue.contrib.spark.manifest import MESSAGES, RECEIPTS
-from sqlqueue.core.error_text import fingerprint
+from sqlqueue.core.outcomes import fingerprint
 from sqlqueue.database.log import Log
 
 OUTCOMES: Final = ("acked", "retried", "postponed", "dead")

@@ -26,7 +26,7 @@ from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import AcquiredPartition
-from sqlqueue.leases.renewal import Renewal
+from sqlqueue.leases.release import Renewal
 from sqlqueue.log import fence, groups
 from sqlqueue.models import Message, Receipt, Topic
 

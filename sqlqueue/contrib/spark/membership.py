@@ -29,8 +29,7 @@ from sqlqueue.database.server_identity import ServerIdentity, select
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases.acquire import AcquiredPartition
 from sqlqueue.leases.heartbeat import subscriber_name
-from sqlqueue.leases.release import shorten_stale
-from sqlqueue.leases.renewal import Renewal, Renewed, Shown
+from sqlqueue.leases.release import Renewal, Renewed, Shown, shorten_stale
 from sqlqueue.log import fence
 from sqlqueue.log.groups import LATEST, lock_topic, register_at, revoke
 from sqlqueue.log.topics import topic_info

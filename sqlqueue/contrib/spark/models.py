@@ -12,8 +12,8 @@ from django.db.models import Max
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.contrib.spark.manifest import MESSAGES
-from sqlqueue.core.error_text import LENGTH
 from sqlqueue.core.keys import GROUP_LENGTH, KEY_LENGTH
+from sqlqueue.core.outcomes import LENGTH
 from sqlqueue.database.fields import DatabaseNow, ExactField, UnicodeField
 from sqlqueue.database.log import Log
 from sqlqueue.models.topic import TOPIC_COLUMN

@@ -14,7 +14,7 @@ from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import AcquiredPartition, acquire, not_taken
-from sqlqueue.leases.renewal import Renewal, Renewed
+from sqlqueue.leases.release import Renewal, Renewed
 from sqlqueue.log import groups, layouts
 
 PAUSE = 0.2  # seconds between two attempts

@@ -1,20 +1,31 @@
 """How messages come into memory: received from a read, recalled by their rows, taken up from a blocked range, loaded.
-Or they are found to be gone.
+Or they are found to be gone, or the consumer's filter leaves them out: such a one is acked when it is read, and counted
+once the position has passed it.
 
 A message at or below the position is outside the window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Container, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
 
+from sqlqueue.core.effects import EffectWrite, of_headers
+from sqlqueue.core.filters import Filter, Row
 from sqlqueue.core.partition import changes
 from sqlqueue.core.partition.ordering import BEHIND, HELD, READY, SETTLED, Entry, OrderingQueue
-from sqlqueue.core.settle_plan import NOT_IN_FLIGHT, FetchedMessage, Filtered, RowWrite, StoredRow, sizes_of
+from sqlqueue.core.partition.window import Found
+from sqlqueue.core.settle_plan import NOT_IN_FLIGHT, FetchedMessage, RowWrite, StoredRow, effects_of_filtered, sizes_of
 
 if TYPE_CHECKING:
     from sqlqueue.core.partition.assigned import AssignedPartition
+FIELDS: Final = len(FetchedMessage._fields)
+HEADERS: Final = FetchedMessage._fields.index("headers")
+TARGET: Final = FetchedMessage._fields.index("target_group")
+RARE: Final = 8  # one of so many matches, or fewer: to read the others whole costs more than a statement for those
+ENOUGH: Final = 20  # messages, the latest read before: fewer say nothing, and cost nothing
 
 
 def receive(p: AssignedPartition, messages: Sequence[FetchedMessage], wanted: bool | None = None) -> None:
@@ -36,8 +47,8 @@ def receive(p: AssignedPartition, messages: Sequence[FetchedMessage], wanted: bo
             entries[offset] = receive(message, size)
         else:
             entries[offset] = Entry(offset, None, SETTLED, None)
-            p.writes.acks[offset] = Filtered.of(p.lease, message)
-    p.window.add_all(added)
+            p.writes.acks[offset] = effects_of_filtered(p.lease, message)
+    p.window.add(added)
 
 
 def recall(p: AssignedPartition, row: StoredRow, now: float) -> None:
@@ -50,7 +61,8 @@ def recall(p: AssignedPartition, row: StoredRow, now: float) -> None:
     entry.count, entry.mark, entry.due = row.retry_count, row.in_flight, now + row.remaining
     p.entries[row.offset] = entry
     if row.offset > p.window.position:
-        p.window.recall(row.offset)
+        p.window.add([row.offset])
+        p.window.cursor = max(p.window.cursor, row.offset)  # the former owner has read up to there
     if row.acked:
         entry.row, entry.state = True, SETTLED
         p.writes.add_acked(row.offset)
@@ -79,7 +91,7 @@ def take_up(
         p.queues.make_ready(entry, message, outside=True)
         queue.add(entry)
     elif message.target_group in ("", p.ref.group):  # left out by the filter
-        p.writes.effects += Filtered.of(p.lease, message).effects
+        p.writes.effects += effects_of_filtered(p.lease, message)
 
 
 def load_blocked(
@@ -101,7 +113,7 @@ def load(p: AssignedPartition, offset: int, row: StoredRow | None, message: Fetc
     if message is not None:
         p.budget.weigh([message])
     entry = p.entries.get(offset)
-    p.delays.was_loaded(offset)
+    p.delays.due.pop(offset, None)
     if entry is None or entry.state != HELD:
         return
     entry.limited = False
@@ -109,7 +121,7 @@ def load(p: AssignedPartition, offset: int, row: StoredRow | None, message: Fetc
         _settle_gone(p, entry, row, now)
         return
     if not p.wants(message):  # a former owner had another filter, or had not settled all that it read
-        _settle_gone(p, entry, row, now, Filtered.of(p.lease, message))
+        _settle_gone(p, entry, row, now, effects_of_filtered(p.lease, message))
         return
     entry.count = row.retry_count
     if entry.mark:
@@ -127,7 +139,7 @@ def load(p: AssignedPartition, offset: int, row: StoredRow | None, message: Fetc
 
 
 def _settle_gone(
-    p: AssignedPartition, entry: Entry, row: StoredRow | None, now: float, settled: Filtered | None = None
+    p: AssignedPartition, entry: Entry, row: StoredRow | None, now: float, settled: list[EffectWrite] | None = None
 ) -> None:
     """Settle a message that was acked by a commit whose reply was lost, or deleted by an operator, or is left out
     by the filter."""
@@ -144,3 +156,67 @@ def vanish(p: AssignedPartition, offset: int, now: float) -> None:
     entry = p.entries[offset]
     if entry.state in (READY, BEHIND) and not entry.row:
         changes.settle(p, entry, None, now)
+
+
+class Sieve:
+    """The filter of one assigned partition. left_out: what was left out and P has not passed: up to where, and how many
+    messages, by each read."""
+
+    def __init__(self, group: str, where: Filter):
+        self.wants = where.matches
+        self._where = where
+        self._targets = ("", group)
+        self.left_out: deque[tuple[int, int]] = deque()
+        self._matched = self._seen = 0  # of the latest messages; each read halves what those before it count for
+
+    @property
+    def sifts(self) -> bool:
+        """Whether it leaves out nearly all, so that only what matches is to be read whole."""
+        return self._seen >= ENOUGH and self._matched * RARE <= self._seen
+
+    def take(
+        self, messages: Sequence[FetchedMessage], horizon: int, remembered: Container[int]
+    ) -> Sequence[FetchedMessage]:
+        """Return what is to be received of messages that were read whole: what matches, and what has to be
+        remembered."""
+        matching = self._where.select(messages)
+        self._note(len(matching), len(messages))
+        if len(matching) == len(messages):
+            return messages
+        chosen = {message[0] for message in matching}
+        others = [message for message in messages if message[0] not in chosen] if chosen else messages
+        return sorted([*matching, *self._leave_out(others, horizon, remembered)], key=itemgetter(0))
+
+    def take_sifted(self, found: Found, horizon: int, remembered: Container[int]) -> Sequence[FetchedMessage]:
+        """Return what is to be received besides what matches, of a read that sifts."""
+        self._note(len(found.messages) + len(found.gone), found.total)
+        rows = self._leave_out(found.left_out, horizon, remembered)
+        return [FetchedMessage._make(row[:FIELDS]) for row in rows]
+
+    def _note(self, matched: int, seen: int) -> None:
+        if seen:
+            self._matched, self._seen = self._matched // 2 + matched, self._seen // 2 + seen
+
+    def _leave_out(self, rows: Sequence[Row], horizon: int, remembered: Container[int]) -> list[Row]:
+        """Leave out messages that do not match, and return those that have to be remembered. At or below the horizon
+        they are not, but for those that have effects: F is there once the read is recorded, and nothing
+        but P has to pass them. A message for another group is none of the filter's."""
+        targets = self._targets
+        kept = [
+            row
+            for row in rows
+            if row[0] > horizon
+            or row[TARGET] not in targets
+            or row[0] in remembered
+            or (row[HEADERS] and of_headers(row[HEADERS]))
+        ]
+        if count := len(rows) - len(kept):
+            self.left_out.append((min(rows[-1][0], horizon), count))
+        return kept
+
+    def passed(self, position: int) -> int:
+        """Return how many messages the position has now passed that were left out."""
+        count = 0
+        while self.left_out and self.left_out[0][0] <= position:
+            count += self.left_out.popleft()[1]
+        return count

@@ -13,23 +13,21 @@ drops the whole assigned partition.
 from __future__ import annotations
 
 import sys
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
-from sqlqueue.core.lease import HeldLease
 from sqlqueue.core.outcomes import DEAD, Outcome
-from sqlqueue.core.partition import arrivals, batches, budget, changes, settling
+from sqlqueue.core.partition import arrivals, batches, changes, settling, window
+from sqlqueue.core.partition.arrivals import Sieve
 from sqlqueue.core.partition.blocked import KeyRanges, StoredRange
-from sqlqueue.core.partition.budget import ReadBudget
-from sqlqueue.core.partition.claim_ahead import ClaimAhead
-from sqlqueue.core.partition.key_limit import KeyLimit
-from sqlqueue.core.partition.key_rate import KeyRate
+from sqlqueue.core.partition.key_limit import KeyLimit, KeyRate
 from sqlqueue.core.partition.ordering import HELD, Entry
 from sqlqueue.core.partition.queues import Missing, OrderingQueues
-from sqlqueue.core.partition.ref import ConsumerOptions, PartitionRef
-from sqlqueue.core.partition.sieve import Sieve
+from sqlqueue.core.partition.ref import ConsumerOptions, HeldLease, PartitionRef
 from sqlqueue.core.partition.waiting import MOST_DEATHS, Delays, InDoubt
-from sqlqueue.core.partition.window import Found, Read, ReadWindow
-from sqlqueue.core.partition.writes import Writes
+from sqlqueue.core.partition.window import Found, Read, ReadBudget, ReadWindow
+from sqlqueue.core.partition.writes import ClaimAhead, Writes
 from sqlqueue.core.settle_plan import ALONE, Attempt, Execution, FetchedMessage, StoredRow
 
 Gathered = Mapping[int, tuple[StoredRow | None, FetchedMessage]]  # by offset; with a row if an operator has written one
@@ -81,12 +79,16 @@ class AssignedPartition:
     @property
     def active(self) -> bool:
         """Whether there is something in memory that a plan may have to write."""
-        known = self.window.offsets or self.queues.offered or self.has_no_room
-        if known or self.writes.due or self.writes.lingers_since is not None:
-            return True
-        if self.claims_ahead is not None and self.claims_ahead.claimed > self.writes.claimed:
-            return True
-        return self.sieve is not None and bool(self.sieve.left_out)
+        writes, claims = self.writes, self.claims_ahead
+        return bool(
+            self.window.offsets
+            or self.queues.offered
+            or self.has_no_room
+            or writes.due
+            or writes.lingers_since is not None
+            or (claims is not None and claims.claimed > writes.claimed)
+            or (self.sieve is not None and self.sieve.left_out)
+        )
 
     @property
     def at_rest(self) -> bool:
@@ -131,7 +133,7 @@ class AssignedPartition:
     def room(self) -> int:
         """How many more messages to read beyond the cursor."""
         most, size = self.budget.most_ready - self.queues.ready, self.budget.half - self.held
-        if most <= 0 or size <= 0 or len(self.window.offsets) >= budget.WINDOW_LIMIT:
+        if most <= 0 or size <= 0 or len(self.window.offsets) >= window.WINDOW_LIMIT:
             return 0
         return self.budget.fitting(most, size)
 
@@ -159,7 +161,7 @@ class AssignedPartition:
 
     @property
     def _at_heads_limit(self) -> bool:
-        return self.writes.heads >= budget.HEADS_LIMIT
+        return self.writes.heads >= window.HEADS_LIMIT
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -251,7 +253,10 @@ class AssignedPartition:
         messages."""
         if not self.queues.absent or self.queues.ready >= self.budget.most_held:
             return None
-        return self.queues.to_scan()
+        ranges = [queue.range for queue in self.queues.absent.values() if queue.range is not None]
+        if not ranges or not all(one.unscanned for one in ranges):
+            return None
+        return min(one.scanned for one in ranges), max(one.high for one in ranges)
 
     def due_rows(self, now: float, most: int) -> list[int]:
         """Return the offsets of rows that are due and first in their ordering queue, to be loaded, at most `most`."""
@@ -265,7 +270,14 @@ class AssignedPartition:
             return []  # one at a time: else it would wait as long as fresh ones keep coming
         if len(loaded) >= limit and batches.enough(loaded, limit):
             return []  # dispatch what has been loaded first
-        return self.delays.to_load(self.budget.fitting(min(most, limit), size), self.writes.rows)
+        # Not those whose rows are yet to be written: they cannot be read back before.
+        unwritten = self.writes.rows
+        return list(
+            islice(
+                (offset for offset in self.delays.due if offset not in unwritten),
+                self.budget.fitting(min(most, limit), size),
+            )
+        )
 
     def reschedule(self, offset: int, now: float) -> None:
         """Make a waiting row due now: it is due or acked in the database, where it has been changed."""
@@ -297,20 +309,13 @@ class AssignedPartition:
             return self._choose_batch(min(messages, self.options.most_together))
         if self.in_flight and self.in_flight_size >= self.budget.share:
             return []  # final reads go on meanwhile: what they bring would pile up with slow handlers
-        if key_rate is None:
-            chosen = self.queues.choose(min(most, messages), of_a_queue, executions)
-        else:
-            chosen = self._choose_by_key_rate(min(most, messages), of_a_queue, executions, key_rate, now)
+        allowed = None if key_rate is None else lambda key, count: key_rate.take(key, count, now)
+        chosen = self.queues.choose(min(most, messages), of_a_queue, executions, allowed)
+        if key_rate is not None:
+            refused, self.queues.refused = self.queues.refused, []
+            for entry in refused:
+                changes.hold_back(self, entry, key_rate.wait(entry.key, now), now)
         return [Execution(self.lease, self._dispatch(entries)) for entries in chosen]
-
-    def _choose_by_key_rate(
-        self, most: int, of_a_queue: int | None, executions: int, key_rate: KeyRate, now: float
-    ) -> list[list[Entry]]:
-        chosen = self.queues.choose(most, of_a_queue, executions, lambda key, count: key_rate.take(key, count, now))
-        refused, self.queues.refused = self.queues.refused, []
-        for entry in refused:
-            changes.hold_back(self, entry, key_rate.wait(entry.key, now), now)
-        return chosen
 
     def let_go(self, now: float) -> None:
         """Make due what was held back by the rate of its key: there is another one, or none, and what it does not allow
@@ -323,15 +328,17 @@ class AssignedPartition:
         if self.in_flight:
             return []
         offsets, final = self.window.offsets, self.window.final
-        loaded = self.queues.loaded.values()
-        again = batches.choose_loaded(loaded, most, tried=True)
-        if again:
+        loaded = sorted(self.queues.loaded.values())
+        # Those that have failed before, each in a call of its own, so that none is charged for another; then those that
+        # have only waited, for another or because they were postponed; then fresh ones.
+        if again := batches.choose((entry for entry in loaded if entry.count), most):
             return [Execution(self.lease, self._dispatch(again), True, apart=True)]
-        chosen = batches.choose_loaded(loaded, most, tried=False)
+        chosen = batches.choose((entry for entry in loaded if not entry.count), most)
         if not chosen:
             # An atomic batch that ends at F can move the position itself instead of writing a row for each message.
-            bound = final if self.options.atomic and offsets and offsets[0] <= final else None
-            chosen = batches.choose_fresh((self.entries[offset] for offset in offsets), most, bound)
+            bounded = self.options.atomic and offsets and offsets[0] <= final
+            read = islice(offsets, bisect_right(offsets, final)) if bounded else offsets
+            chosen = batches.choose((self.entries[offset] for offset in read if not self.entries[offset].row), most)
         if not chosen:
             self._stalled = self._batch_state()
             return []
@@ -344,20 +351,16 @@ class AssignedPartition:
         if entry is None or entry.message is None or entry.state != HELD:
             return []
         self.in_doubt.remove(entry)
-        deaths = entry.mark
-        if self._is_deadly(entry):
+        deaths, limit = entry.mark, self.options.max_attempts
+        # It was alone when its process ended, at its last attempt or, without max_attempts, at the last of MOST_DEATHS
+        # in a row.
+        if deaths >= MOST_DEATHS if limit is None else entry.count >= limit and deaths >= ALONE:
             error = f"its consumer process ended {deaths} times while it was being handled"
             attempt = Attempt(self.lease, entry.message, entry.count, deaths)
             changes.dead_letter(self, entry, attempt, Outcome(DEAD, error=error), now)
             return []
         entry.mark = 0
         return [Execution(self.lease, self._dispatch([entry], deaths), batch=self.options.together)]
-
-    def _is_deadly(self, entry: Entry) -> bool:
-        """Tell whether a message in doubt is a dead letter: it was alone when its process ended, at its last attempt
-        or, without max_attempts, at the last of MOST_DEATHS in a row."""
-        most = self.options.max_attempts
-        return entry.mark >= MOST_DEATHS if most is None else entry.count >= most and entry.mark >= ALONE
 
     def _dispatch(self, entries: Iterable[Entry], deaths: int = 0) -> list[Attempt]:
         return [changes.dispatch(self, entry, deaths) for entry in entries]

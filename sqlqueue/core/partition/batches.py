@@ -1,32 +1,24 @@
-"""What goes into a batch. A partition has one batch at a time, chosen in the order of the offsets."""
+"""What may be dispatched next: what goes into a batch, of which a partition has one at a time, and the candidates of a
+consumer that handles the most urgent of its messages first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
+from typing import Any
 
 from sqlqueue.core.partition.ordering import HELD, READY, Entry, OrderingQueue
 
 
-def choose_loaded(loaded: Iterable[Entry], most: int, tried: bool) -> list[Entry]:
-    """Return loaded messages, chosen as fresh ones are. tried: those that have failed before, each of which is handled
-    in a call of its own, so that none is charged for another; else those that have only waited (for another, or
-    because they were postponed)."""
-    chosen: list[Entry] = []
-    taken: dict[OrderingQueue, int] = {}
-    for entry in sorted(entry for entry in loaded if (entry.count > 0) is tried):
-        if len(chosen) < most and _follows(entry, taken):
-            chosen.append(entry)
-    return chosen
-
-
-def choose_fresh(entries: Iterable[Entry], most: int, bound: int | None) -> list[Entry]:
-    """Return ready messages of queues whose earlier ones are all chosen too, at most up to `bound`."""
+def choose(entries: Iterable[Entry], most: int) -> list[Entry]:
+    """Return the first ready ones of these messages, at most `most`, of queues whose earlier ones are chosen, too."""
     chosen: list[Entry] = []
     taken: dict[OrderingQueue, int] = {}
     for entry in entries:
-        if len(chosen) >= most or (bound is not None and entry.offset > bound):
+        if len(chosen) >= most:
             break
-        if entry.state == READY and not entry.row and _follows(entry, taken):
+        if entry.state == READY and _follows(entry, taken):
             chosen.append(entry)
     return chosen
 
@@ -56,3 +48,32 @@ def _follows(entry: Entry, taken: dict[OrderingQueue, int]) -> bool:
         return False
     taken[queue] = before + 1
     return True
+
+
+class UrgentFirst:
+    """A queue that gives the most urgent message first, and of equally urgent ones that which was added first."""
+
+    def __init__(self, urgency: Callable[[Any], int]):
+        self._urgency, self._added = urgency, count()
+        self._heap: list[tuple[int, int, Entry | OrderingQueue]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[Entry | OrderingQueue]:
+        return (candidate for _, _, candidate in self._heap)
+
+    def append(self, candidate: Entry | OrderingQueue) -> None:
+        """Add a message that may be dispatched."""
+        first = candidate if isinstance(candidate, Entry) else next(iter(candidate.ready_at_head(1)), None)
+        message = None if first is None else first.message
+        urgency = 0 if message is None else self._urgency(message.headers)
+        heapq.heappush(self._heap, (-urgency, next(self._added), candidate))
+
+    def popleft(self) -> Entry | OrderingQueue:
+        """Take the first out."""
+        return heapq.heappop(self._heap)[2]
+
+    def first(self, most: int) -> list[int]:
+        """Return the urgencies of the first ones, at most `most`, highest first."""
+        return [-negative for negative, _, _ in heapq.nsmallest(most, self._heap)]

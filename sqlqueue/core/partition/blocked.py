@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 STALE: Final = 100  # stale entries that a heap may have beyond its live ones before it is built anew
@@ -78,9 +78,6 @@ class KeyRanges:
         heapq.heapify(self._lows)
         self.touched: dict[str, KeyRange] = {}
 
-    def __iter__(self) -> Iterator[KeyRange]:
-        return iter(self.by_key.values())
-
     def extend(self, key: str, offset: int) -> KeyRange:
         """Extend a key's range to this message, which the position is about to pass; begin one if there is none."""
         found = self.by_key.get(key)
@@ -89,7 +86,7 @@ class KeyRanges:
             heapq.heappush(self._lows, (found.low, key))
         found.high = offset
         found.messages += 1
-        self.touch(found)
+        self.touched[key] = found
         return found
 
     def keep(self, offset: int, key: str) -> bool:
@@ -99,15 +96,6 @@ class KeyRanges:
             return False
         insort(found.kept, offset)
         return True
-
-    def touch(self, one: KeyRange) -> None:
-        """Let the next plan store a range."""
-        self.touched[one.key] = one
-
-    def take_touched(self) -> list[KeyRange]:
-        """Return the ranges that have changed since this was last asked."""
-        touched, self.touched = list(self.touched.values()), {}
-        return touched
 
     def was_raised(self, one: KeyRange) -> None:
         """Record a range's new low; forget one that is used up."""

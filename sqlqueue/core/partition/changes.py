@@ -21,7 +21,6 @@ from sqlqueue.core.settle_plan import (
     NOT_IN_FLIGHT,
     Attempt,
     DeadLetter,
-    Filtered,
     RowWrite,
     SettledAttempt,
 )
@@ -68,7 +67,7 @@ def _leave_range(p: AssignedPartition, entry: Entry) -> None:
     p.writes.taken_up.add(entry.offset)
     if (one := p.ranges.by_key.get(entry.key)) is not None:
         one.messages -= 1
-        p.ranges.touch(one)
+        p.ranges.touched[one.key] = one
 
 
 def finish(p: AssignedPartition, attempt: Attempt, outcome: Outcome, now: float) -> bool:
@@ -90,11 +89,9 @@ def finish(p: AssignedPartition, attempt: Attempt, outcome: Outcome, now: float)
         settle(p, entry, SettledAttempt(attempt, outcome), now)
         return True
     kind = outcome.kind
-    if kind == ACKED and outcome.effect is not None and not outcome.committed:
-        p.writes.effects.append(EffectWrite(p.lease, entry.offset, attempt.number, *outcome.effect))
-        _settle_with_row(p, entry, attempt, outcome, now)
-        return True
     if kind == ACKED:
+        if outcome.effect is not None and not outcome.committed:
+            p.writes.effects.append(EffectWrite(p.lease, entry.offset, attempt.number, *outcome.effect))
         _ack(p, entry, attempt, outcome, now)
         return True
     if kind == DEAD:
@@ -112,6 +109,8 @@ def finish(p: AssignedPartition, attempt: Attempt, outcome: Outcome, now: float)
 
 
 def _ack(p: AssignedPartition, entry: Entry, attempt: Attempt, outcome: Outcome, now: float) -> None:
+    """Settle a message. What is a dead letter, or has an effect, gets an acked row in the same transaction as its copy,
+    or as what the effect writes, unless the position passes it there."""
     offset = entry.offset
     if outcome.committed:
         if offset > p.window.position:
@@ -119,8 +118,9 @@ def _ack(p: AssignedPartition, entry: Entry, attempt: Attempt, outcome: Outcome,
             # and deleting it later deletes nothing).
             entry.row = True
             p.writes.rows.pop(offset, None)
-    elif entry.row:
-        p.writes.rows[offset] = RowWrite(offset, True, NOT_IN_FLIGHT, attempt.number)
+    elif entry.row or outcome.kind == DEAD or outcome.effect is not None:
+        entry.row = True
+        p.writes.rows[offset] = RowWrite(offset, True, NOT_IN_FLIGHT, attempt.number, 0.0, outcome.error or None)
     if entry.row:
         p.writes.add_acked_unless_kept(offset, entry.key, p.window.position)
     settle(p, entry, SettledAttempt(attempt, outcome), now)
@@ -131,29 +131,17 @@ def dead_letter(p: AssignedPartition, entry: Entry, attempt: Attempt, outcome: O
     p.writes.dead.append(DeadLetter(attempt.message, charged(attempt.number, outcome), outcome.error))
     if (owner := owner_of(p.lease.ref.topic)) is not None:
         p.writes.effects.append(EffectWrite(p.lease, entry.offset, attempt.number, owner, p.writes.dead[-1]))
-    _settle_with_row(p, entry, attempt, outcome, now)
-
-
-def _settle_with_row(p: AssignedPartition, entry: Entry, attempt: Attempt, outcome: Outcome, now: float) -> None:
-    """Settle a message of which a copy is made. The acked row is written in the same transaction as the copy,
-    unless the position passes the message there."""
-    error = outcome.error or None
-    p.writes.rows[entry.offset] = RowWrite(entry.offset, True, NOT_IN_FLIGHT, attempt.number, 0.0, error)
-    entry.row = True
-    p.writes.add_acked_unless_kept(entry.offset, entry.key, p.window.position)
-    settle(p, entry, SettledAttempt(attempt, outcome), now)
+    _ack(p, entry, attempt, outcome, now)
 
 
 def _hold(p: AssignedPartition, entry: Entry, attempt: Attempt, outcome: Outcome, now: float) -> None:
     """Let a message wait with a row until it is due: it was retried, postponed, or lost."""
     count = attempt.number - 1 if outcome.kind == POSTPONED else attempt.number
     delay = 1.0 if outcome.kind == LOST else outcome.delay
-    error = outcome.error or None
-    p.writes.rows[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, count, delay, error)
     if not entry.row:
         p.writes.add_row(entry)
-    entry.state, entry.message, entry.count, entry.due = HELD, None, count, now + delay
-    p.delays.add(entry)
+    entry.message, entry.count = None, count
+    _wait_until_due(p, entry, delay, now, outcome.error or None)
     block(p, entry)
     if outcome.kind in (RETRIED, POSTPONED):
         p.writes.settled.append(SettledAttempt(attempt, outcome))
@@ -179,8 +167,8 @@ def let_go(p: AssignedPartition, entry: Entry, now: float) -> None:
     _wait_until_due(p, entry, 0.0, now)
 
 
-def _wait_until_due(p: AssignedPartition, entry: Entry, delay: float, now: float) -> None:
-    p.writes.rows[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, entry.count, delay)
+def _wait_until_due(p: AssignedPartition, entry: Entry, delay: float, now: float, error: str | None = None) -> None:
+    p.writes.rows[entry.offset] = RowWrite(entry.offset, False, NOT_IN_FLIGHT, entry.count, delay, error)
     entry.state, entry.due = HELD, now + delay
     p.delays.add(entry)
 
@@ -281,9 +269,10 @@ def cover(p: AssignedPartition, entry: Entry) -> bool:
 # -- out of memory ------------------------------------------------------------------------------------------------
 
 
-def settle(p: AssignedPartition, entry: Entry, settled: SettledAttempt | Filtered | None, now: float) -> None:
+def settle(p: AssignedPartition, entry: Entry, settled: SettledAttempt | list[EffectWrite] | None, now: float) -> None:
     """Remove a settled message from its ordering queue, and from memory if the position has passed it. `settled` is
-    announced once a row or the position has stored it."""
+    announced once a row or the position has stored it: an attempt, what effects write of one that the filter has left
+    out, or nothing."""
     if entry.state == READY:
         p.queues.withdraw(entry)
     entry.state, entry.message = SETTLED, None

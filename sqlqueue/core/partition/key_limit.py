@@ -1,8 +1,10 @@
-"""How many messages of one key may be in flight, with ordering "none": the rest of the key waits in line. Pure.
+"""How many messages of one key may be in flight, with ordering "none" (the rest of the key waits in line), and how many
+may start in a time. Pure; times are monotonic seconds.
 
 All messages of a key are in one partition, and that has one owner; so the owner counts alone, over the priorities.
 What waits keeps its payload for the next few messages only; of the others the offset is remembered until the key's
-blocked range covers them.
+blocked range covers them. Of each key it is remembered when its bucket is full again (GCRA, ITU-T I.371): until then
+less may start than a bucket holds.
 """
 
 from __future__ import annotations
@@ -10,18 +12,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
+from sqlqueue.core.flow import Rate
 from sqlqueue.core.partition.ordering import BEHIND, HELD, READY, Entry, OrderingQueue
+
+if TYPE_CHECKING:
+    from sqlqueue.core.partition.queues import OrderingQueues
 
 AHEAD: Final = 16  # messages of a key that wait in memory, or are loaded, beyond those that may start
 NO_LIMIT: Final = 1 << 30
-
-
-class Listener(Protocol):
-    """What is told that another message of a key may start."""
-
-    def key_freed(self, key: str) -> None: ...
+MOST_KEYS: Final = 100_000  # that are remembered; beyond it the one that is remembered longest is forgotten
+ROUNDING: Final = 0.01  # seconds: a message whose row was due is not made to wait again for less
 
 
 class KeyLimit:
@@ -30,7 +32,7 @@ class KeyLimit:
 
     def __init__(self, most: int | None = None):
         self.most = NO_LIMIT if most is None else most
-        self.listeners: list[Listener] = []
+        self.listeners: list[OrderingQueues] = []
         self._in_flight: dict[str, int] = {}
 
     @property
@@ -46,7 +48,7 @@ class KeyLimit:
         """Count messages of a key that are dispatched."""
         self._in_flight[key] = self._in_flight.get(key, 0) + count
 
-    def ended(self, key: str, count: int = 1, teller: Listener | None = None) -> None:
+    def ended(self, key: str, count: int = 1, teller: OrderingQueues | None = None) -> None:
         """Count messages of a key as no longer in flight; tell all but the one that says so."""
         if left := self._in_flight[key] - count:
             self._in_flight[key] = left
@@ -165,8 +167,58 @@ class LimitedQueue(OrderingQueue):
         self.due.append(entry)
         return False
 
+    def due_with(self, entry: Entry, now: float) -> Iterator[Entry]:
+        """Yield the message, if it may be loaded."""
+        if self.admits_due(entry):
+            yield entry
+
+    def comes_first(self, entry: Entry) -> bool:
+        """Tell whether a message waits for no other one."""
+        return True
+
     def take_due(self) -> list[Entry]:
         """Return those that are due and may be loaded now; they no longer wait here."""
         count = min(len(self.due), max(0, self.free - len(self.again)))
         taken = [self.due.popleft() for _ in range(count)]
         return [entry for entry in taken if entry.state == HELD]
+
+
+class KeyRate:
+    """Counts what starts. A bucket holds what the rate allows in a second, one message at least."""
+
+    def __init__(self, rate: Rate):
+        self.rate = rate
+        self._interval = 1 / rate.per_second
+        self._burst = max(1, int(rate.per_second))
+        self._full_at: dict[str, float] = {}  # of the keys of which something started, in the order of their last start
+
+    def take(self, key: str, most: int, now: float) -> int:
+        """Return how many messages of a key start now, at most `most`; they are counted."""
+        full_at = max(self._full_at.get(key, now), now)
+        count = min(most, self._burst, int((now + ROUNDING - full_at) / self._interval + self._burst))
+        if count > 0:
+            self._count(key, full_at + count * self._interval, now)
+        return max(0, count)
+
+    def start(self, key: str, now: float) -> None:
+        """Count a message of a key that starts whatever the rate says."""
+        if key:
+            self._count(key, max(self._full_at.get(key, now), now) + self._interval, now)
+
+    def give_back(self, key: str) -> None:
+        """Count a message of a key no more: it turned out to be too late for its handler."""
+        if key in self._full_at:
+            self._full_at[key] -= self._interval
+
+    def wait(self, key: str, now: float) -> float:
+        """Return in how many seconds the next message of a key may start."""
+        return max(0.0, self._full_at.get(key, now) - now - (self._burst - 1) * self._interval)
+
+    def _count(self, key: str, full_at: float, now: float) -> None:
+        remembered = self._full_at
+        remembered.pop(key, None)
+        remembered[key] = full_at
+        oldest = next(iter(remembered))
+        while remembered[oldest] <= now or len(remembered) > MOST_KEYS:
+            del remembered[oldest]
+            oldest = next(iter(remembered))

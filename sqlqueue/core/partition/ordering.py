@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import deque
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
@@ -119,6 +120,18 @@ class OrderingQueue:
                 break
             found.append(entry)
         return found
+
+    def comes_first(self, entry: Entry) -> bool:
+        """Tell whether a message waits for no other one."""
+        return self.head is entry and not self.busy
+
+    def due_with(self, entry: Entry, now: float) -> Iterator[Entry]:
+        """Yield a message that is due, if it comes first, and those behind it that are due as well."""
+        if self.comes_first(entry):
+            for each in self.entries:
+                if each.state != HELD or each.mark or each.due > now or not self.reaches(each):
+                    return
+                yield each
 
     def absent(self) -> list[int]:
         """Return the offsets of the first messages, as far as they are known and not in memory."""

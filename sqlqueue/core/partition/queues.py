@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from sqlqueue.core.partition import budget
-from sqlqueue.core.partition.blocked import KeyRange, KeyRanges, StoredRange
+from sqlqueue.core.partition import window
+from sqlqueue.core.partition.batches import UrgentFirst
+from sqlqueue.core.partition.blocked import KeyRanges, StoredRange
 from sqlqueue.core.partition.key_limit import KeyLimit, LimitedQueue
 from sqlqueue.core.partition.ordering import BEHIND, HELD, IN_FLIGHT, READY, SETTLED, Entry, OrderingQueue
 from sqlqueue.core.partition.ref import ConsumerOptions
-from sqlqueue.core.partition.urgent_first import UrgentFirst
 from sqlqueue.core.partition.waiting import Delays
-from sqlqueue.core.settle_plan import FetchedMessage, size_of
+from sqlqueue.core.settle_plan import FetchedMessage
 
 
 class Missing(NamedTuple):
@@ -51,7 +51,7 @@ class OrderingQueues:
         self.limit = (limit or KeyLimit()) if options.ordering == "none" and not options.together else None
         if self.limit is not None:
             self.limit.listeners.append(self)
-        for one in ranges:
+        for one in ranges.by_key.values():
             self._new_queue(one.key).range = one
 
     @property
@@ -122,7 +122,7 @@ class OrderingQueues:
 
     def make_ready(self, entry: Entry, message: FetchedMessage, outside: bool = False) -> None:
         """Make a message ready; it is dispatched once it is offered. outside: it is outside the window."""
-        entry.state, entry.message, entry.size = READY, message, size_of(message)
+        entry.state, entry.message, entry.size = READY, message, message.size
         self.ready += 1
         self.ready_size += entry.size
         if outside:
@@ -161,8 +161,11 @@ class OrderingQueues:
                 break
             candidate = self.offered.popleft()
             if isinstance(candidate, LimitedQueue):
-                entries = self._take_limited(candidate, min(most, lists - len(chosen)))
+                candidate.listed = False
+                entries = candidate.ready_at_head(min(most, lists - len(chosen)))
                 chosen += [[entry] for entry in entries]
+                if not entries:
+                    self._go_on(candidate)
             else:
                 entries = self._take_candidate(candidate, min(most, of_a_queue or most), allowed)
                 if entries:
@@ -186,13 +189,6 @@ class OrderingQueues:
             return entries[:count]
         return entries
 
-    def _take_limited(self, queue: LimitedQueue, most: int) -> list[Entry]:
-        queue.listed = False
-        found = queue.ready_at_head(most)
-        if not found:
-            self._go_on(queue)
-        return found
-
     def advance(self, queue: OrderingQueue, now: float) -> None:
         """See what is the first message of an ordering queue now. While something of it is in flight, nothing of it is
         to be loaded, and no scan waits for it."""
@@ -214,7 +210,7 @@ class OrderingQueues:
         elif head.state == READY:
             self.offer(head)
         elif head.state == HELD and not head.mark:
-            self._delays.came_first(head, now)
+            self._delays.add(head, now)
 
     def _forget(self, queue: OrderingQueue) -> None:
         if not queue.listed and queue.range is None and self._by_name.get(queue.name) is queue:
@@ -307,12 +303,8 @@ class OrderingQueues:
 
     def missing(self, most: int) -> list[Missing]:
         """Return the next messages, at most `most`, of ordering queues that may go on."""
-        found: list[Missing] = []
-        for queue in self.absent.values():
-            if len(found) >= most:
-                break
-            found += [Missing(offset, queue) for offset in islice(queue.absent(), most - len(found))]
-        return found
+        every = (Missing(offset, queue) for queue in self.absent.values() for offset in queue.absent())
+        return list(islice(every, max(0, most)))
 
     def were_loaded(self, name: str, count: int, now: float) -> None:
         """Record that the first `count` missing messages of an ordering queue are in memory, or settled."""
@@ -320,25 +312,12 @@ class OrderingQueues:
             return
         if queue.range is not None:
             queue.range.was_loaded(count)
-            self._ranges.touch(queue.range)
+            self._ranges.touched[name] = queue.range
         self.advance(queue, now)
-
-    def to_scan(self) -> tuple[int, int] | None:
-        """Return (low, high] to scan for messages of keys that may go on, or None. One scan passes at most SCAN_LIMIT
-        messages."""
-        ranges: list[KeyRange] = []
-        for queue in self.absent.values():
-            if queue.range is not None:
-                if not queue.range.unscanned:
-                    return None
-                ranges.append(queue.range)
-        if not ranges:
-            return None
-        return min(one.scanned for one in ranges), max(one.high for one in ranges)
 
     def scanned(self, low: int, high: int, keys: Sequence[tuple[int, str]], now: float) -> None:
         """Record (offset, key) of all messages in (low, high], or of the first SCAN_LIMIT of them."""
-        end = keys[-1][0] if len(keys) >= budget.SCAN_LIMIT else high
+        end = keys[-1][0] if len(keys) >= window.SCAN_LIMIT else high
         wanted = {queue.name: queue.range for queue in self.absent.values() if queue.range is not None}
         for offset, key in keys:
             one = wanted.get(key)
@@ -349,7 +328,7 @@ class OrderingQueues:
                 one.scanned = min(end, one.high)
             if not one.found and one.loaded < one.scanned:
                 one.loaded = one.scanned
-                self._ranges.touch(one)
+                self._ranges.touched[one.key] = one
             self.advance(self._by_name[one.key], now)
 
     def raise_lows(self, now: float) -> tuple[list[StoredRange], list[int]]:
@@ -357,7 +336,8 @@ class OrderingQueues:
         found to be empty. Return the ranges to store, and the acked rows that they no longer keep."""
         stored: list[StoredRange] = []
         released: list[int] = []
-        for one in self._ranges.take_touched():
+        touched, self._ranges.touched = list(self._ranges.touched.values()), {}
+        for one in touched:
             queue = self._by_name[one.key]
             before = one.low
             without_row = next((entry.offset for entry in queue.entries if not entry.row), one.loaded + 1)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from sqlqueue.core.outcomes import RELEASED, Outcome
 from sqlqueue.core.partition import changes
-from sqlqueue.core.partition.claim_ahead import ClaimAhead
 from sqlqueue.core.partition.ordering import IN_FLIGHT, SETTLED
+from sqlqueue.core.partition.writes import ClaimAhead
 from sqlqueue.core.settle_plan import Execution, SettlePlan
 
 if TYPE_CHECKING:
@@ -35,8 +35,9 @@ def plan(
     written = None
     if not _may_wait(p, now, moved, executions, linger):
         written = _written(p, now, moved, executions, linger, ahead)
-    elif executions:
-        _start_unwritten(p, executions)
+    elif p.claims_ahead is not None:  # what is claimed already may start, until that claim ends
+        for attempt in [attempt for execution in executions for attempt in execution.attempts]:
+            attempt.claimed_until = p.claims_ahead.until
     # The messages behind a slow one may fill the memory; once the slow one has a row, a blocked range can cover them.
     if not (writes.acks or p.has_no_room or (p.queues.full and p.queues.holding)):
         writes.waits_since = None
@@ -74,27 +75,16 @@ def _written(
     return plan if changed or executions or falls_back or moved or waited else None
 
 
-def _start_unwritten(p: AssignedPartition, executions: list[Execution]) -> None:
-    """Let what is claimed already start, until that claim ends."""
-    assert p.claims_ahead is not None
-    for execution in executions:
-        for attempt in execution.attempts:
-            attempt.claimed_until = p.claims_ahead.until
-
-
 def _may_wait(p: AssignedPartition, now: float, moved: bool, executions: list[Execution], linger: float) -> bool:
     """Tell whether nothing is written now: only a position or acks wait, and claims that are stored already."""
-    if executions and not _are_claimed(p, executions, now):
-        return False
+    if executions:
+        if p.claims_ahead is None or not p.claims_ahead.covers(executions, now):
+            return False
+        if any(p.entries[attempt.offset].refused for each in executions for attempt in each.attempts):
+            return False
     if moved or p.writes.lingers_since is not None or p.writes.settled:
         return _waits(p, now, linger)
     return bool(executions) and p.options.keep_results is None and p.writes.only_acks
-
-
-def _are_claimed(p: AssignedPartition, executions: list[Execution], now: float) -> bool:
-    if p.claims_ahead is None or not p.claims_ahead.covers(executions, now):
-        return False
-    return not any(p.entries[attempt.offset].refused for each in executions for attempt in each.attempts)
 
 
 def _waits(p: AssignedPartition, now: float, linger: float) -> bool:

@@ -4,14 +4,12 @@ alone, because they were in flight with a former owner when it ended (in doubt).
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
-from collections.abc import Container
-from itertools import islice
 from typing import Final
 
-from sqlqueue.core.partition.budget import ReadBudget
-from sqlqueue.core.partition.key_limit import LimitedQueue
 from sqlqueue.core.partition.ordering import HELD, Entry
+from sqlqueue.core.partition.window import ReadBudget
 
 MOST_DEATHS: Final = 5  # in a row, after which a message without max_attempts is a dead letter
 
@@ -25,9 +23,12 @@ class Delays:
         self.waiting: list[tuple[float, int, Entry]] = []  # heap of (due, offset, entry), cleaned lazily
         self.due: dict[int, Entry] = {}
 
-    def add(self, entry: Entry) -> None:
-        """Let a message wait until it is due."""
-        heapq.heappush(self.waiting, (entry.due, entry.offset, entry))
+    def add(self, entry: Entry, now: float = -math.inf) -> None:
+        """Let a message wait until it is due; one that is due now is to be loaded."""
+        if entry.due <= now:
+            self._mark_due(entry, now)
+        else:
+            heapq.heappush(self.waiting, (entry.due, entry.offset, entry))
 
     def next_due(self) -> float | None:
         """Return when the next waiting message is due."""
@@ -37,13 +38,6 @@ class Delays:
         """Return the offsets of the messages that wait for a time after now."""
         return list({one.offset for _, _, one in self.waiting if one.state == HELD and not one.mark and one.due > now})
 
-    def came_first(self, head: Entry, now: float) -> None:
-        """Record that a waiting message is now the first of its ordering queue."""
-        if head.due <= now:
-            self._mark_due(head, now)
-        else:
-            self.add(head)
-
     def elapse(self, now: float) -> None:
         """Find the messages that are due now."""
         while self.waiting and self.waiting[0][0] <= now:
@@ -52,28 +46,10 @@ class Delays:
                 self._mark_due(entry, now)
 
     def _mark_due(self, entry: Entry, now: float) -> None:
-        queue = entry.queue
-        if queue is None or (isinstance(queue, LimitedQueue) and queue.admits_due(entry)):
-            self.due[entry.offset] = entry
-        elif isinstance(queue, LimitedQueue):
-            return
-        elif queue.head is entry and not queue.busy:
-            most = self._budget.most_ready
-            for follower in queue.entries:  # messages behind it that are due as well
-                if follower.state != HELD or follower.mark or follower.due > now or not queue.reaches(follower):
-                    break
-                if len(self.due) >= most and follower is not entry:
-                    break
-                self.due[follower.offset] = follower
-
-    def to_load(self, most: int, unwritten: Container[int]) -> list[int]:
-        """Return the offsets of at most `most` messages that are due, without those whose rows are yet to be written:
-        these cannot be read back before."""
-        return list(islice((offset for offset in self.due if offset not in unwritten), most))
-
-    def was_loaded(self, offset: int) -> None:
-        """Record that a row was read: it is no longer due, whatever was found."""
-        self.due.pop(offset, None)
+        for each in [entry] if entry.queue is None else entry.queue.due_with(entry, now):
+            if each is not entry and len(self.due) >= self._budget.most_ready:
+                break
+            self.due[each.offset] = each
 
 
 class InDoubt:
@@ -99,7 +75,6 @@ class InDoubt:
     def first(self) -> int | None:
         """Return the offset of a message in doubt that is first in its ordering queue, if any."""
         for offset, entry in self.entries.items():
-            queue = entry.queue
-            if queue is None or isinstance(queue, LimitedQueue) or (queue.head is entry and not queue.busy):
+            if entry.queue is None or entry.queue.comes_first(entry):
                 return offset
         return None

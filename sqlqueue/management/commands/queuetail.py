@@ -25,7 +25,7 @@ from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.message_lines import told
 from sqlqueue.management.positions import HELP, checked_partition, known_groups, known_topic, offset_above
 from sqlqueue.models import Message
-from sqlqueue.payloads.content_types import content_type_of
+from sqlqueue.payloads.versions import content_type_of
 from sqlqueue.stats.tail import Tail
 
 LIMIT = arguments.whole(1, arguments.HIGHEST_OFFSET)

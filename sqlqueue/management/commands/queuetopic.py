@@ -193,7 +193,7 @@ class Command(QueueCommand):
             self.say("No group has read them.")
         if found.unsettled:
             self.table(("group", "not-settled"), list(found.unsettled.items()))
-        if settings.names(name):
+        if name in settings.TOPICS:
             self.note(f"SQLQUEUE['TOPICS'] names {name!r}: the first use makes it anew")
 
 

@@ -12,8 +12,7 @@ from sqlqueue.contrib.batches.members import Member
 from sqlqueue.contrib.batches.models import ACKED, Batch, BatchMember
 from sqlqueue.contrib.batches.status import statuses
 from sqlqueue.core.effects import EffectWrite
-from sqlqueue.core.lease import HeldLease
-from sqlqueue.core.partition.ref import PartitionRef
+from sqlqueue.core.partition.ref import HeldLease, PartitionRef
 from tests.database.plans import Recorder, an_index_if_there_is_one, full_scans
 from tests.database.statistics import analyze
 from tests.database.test_explain import recorder, topics  # noqa: F401  fixtures

@@ -11,8 +11,7 @@ from sqlqueue.contrib.people.effect import WORK_ITEMS, HandedOver, collect
 from sqlqueue.contrib.people.models import WorkItem, WorkItemEvent
 from sqlqueue.contrib.people.survey import open_work, own_work
 from sqlqueue.core.effects import EffectWrite
-from sqlqueue.core.lease import HeldLease
-from sqlqueue.core.partition.ref import PartitionRef
+from sqlqueue.core.partition.ref import HeldLease, PartitionRef
 from sqlqueue.database.horizon import highest_offset
 from tests.database.plans import Recorder, an_index_if_there_is_one, full_scans
 from tests.database.statistics import analyze

@@ -12,7 +12,7 @@ from sqlqueue import publish
 from sqlqueue.contrib.spark.files import ROW
 from sqlqueue.contrib.spark.rehydrate import archived_messages, rehydrated
 from sqlqueue.models import Message, ScheduledMessage
-from sqlqueue.payloads.content_types import UNKNOWN
+from sqlqueue.payloads.versions import UNKNOWN
 from sqlqueue.testing import published
 from tests.consuming import QUICK
 from tests.contrib.spark.archiving import archive, as_archived, decoded, rows_in

@@ -17,7 +17,7 @@ from sqlqueue.contrib.spark.analytics import hourly
 from sqlqueue.contrib.spark.archive import read_archive
 from sqlqueue.contrib.spark.models import HourlyStatistic
 from sqlqueue.contrib.spark.session import register
-from sqlqueue.core.databases import database_of
+from sqlqueue.core.keys import database_of
 from sqlqueue.models import ConsumerGroup, Message, Offset, Topic
 from tests.contrib.spark.test_stream import Streams
 from tests.databases.aliases import BOTH, A, B

@@ -12,7 +12,7 @@ from sqlqueue.database import retries
 from sqlqueue.database.log import Log
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import acquire
-from sqlqueue.leases.renewal import Renewal, Renewed
+from sqlqueue.leases.release import Renewal, Renewed
 from sqlqueue.log.groups import register
 from sqlqueue.models import PartitionLease, SubscriberHeartbeat, Topic
 from tests.processes import wait_until

@@ -122,7 +122,7 @@ def test_json_text_stays_as_it_is_and_large_rows_pass(spark: SparkSession) -> No
     large = json.dumps("é" * 1_000_000)
     rows = [("exact", exact), *((f"large {number}", large) for number in range(5))]
     write(spark.createDataFrame(rows, "id string, payload string").coalesce(1), topic="texts")
-    stored = {message.message_id: message.payload for message in published("texts")}
+    stored = {message.id: message.payload for message in published("texts")}
     assert stored["exact"]["price"] == 12.3
     assert stored["exact"]["text"] == "é"
     assert all(len(stored[f"large {number}"]) == 1_000_000 for number in range(5))
