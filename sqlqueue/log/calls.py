@@ -170,11 +170,8 @@ class Call:
 
     def _no_reply(self) -> str:
         named = f"the call of topic {self._topic!r}, message {self._published.id!r}, has no reply after {self._timeout}"
-        known = set(
-            ConsumerGroup.objects.using(self._log.alias)
-            .filter(topic=self._topic)
-            .values_list("consumer_group", flat=True)
-        )
+        groups = ConsumerGroup.objects.using(self._log.alias).filter(topic=self._topic)
+        known = sorted(groups.values_list("consumer_group", flat=True))
         if not known:
             return (
                 f"{named} (seconds): no group of the topic is registered (no consumer has been started, or its groups "
@@ -183,7 +180,7 @@ class Call:
         if self._group and self._group not in known:
             return (
                 f"{named} (seconds): group {self._group!r} is not registered (no consumer of it has been started, or it"
-                f" was removed); the message waits for it. Groups of the topic: {', '.join(sorted(known))}"
+                f" was removed); the message waits for it. Groups of the topic: {', '.join(known)}"
             )
         return (
             f"{named} (seconds), and may still be handled: see get_status({self._topic!r}, id={self._published.id!r}, "

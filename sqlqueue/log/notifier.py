@@ -15,7 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db import Error
 
@@ -152,27 +152,29 @@ class Waker:
         return found
 
     def _read_owners(self, topic: str) -> Mapping[int, Sequence[Address]] | None:
-        found: dict[int, list[Address]] = defaultdict(list)
-        try:
-            for partition, text in unless_locked(self._log, OWNERS, (topic,), seconds=AT_MOST):
-                if address := parsed(text):
-                    found[partition].append(address)
-        except Error as error:
-            logger.info(logfmt("notifier_silent", error=error))
+        rows = self._found(OWNERS, (topic,))
+        if rows is None:
             return None
+        found: dict[int, list[Address]] = defaultdict(list)
+        for partition, text in rows:
+            if address := parsed(text):
+                found[partition].append(address)
         return found
 
     def _read(self, now: float) -> None:
         self._read_at = now  # first, so that other threads do not all ask
-        if self._log.connection.in_atomic_block:
-            return
+        if not self._log.connection.in_atomic_block:
+            rows = self._found(ADDRESSES, (round(AHEAD.total_seconds() * 1_000_000),))
+            if rows is not None:
+                self.addresses = [address for (text,) in rows if (address := parsed(text))]
+
+    def _found(self, text: str, values: Sequence[object]) -> Sequence[Any] | None:
+        """Return what a statement finds; None if the table is locked, or cannot be read."""
         try:
-            ahead = round(AHEAD.total_seconds() * 1_000_000)
-            found = unless_locked(self._log, ADDRESSES, (ahead,), seconds=AT_MOST)
+            return unless_locked(self._log, text, values, seconds=AT_MOST)
         except Error as error:
             logger.info(logfmt("notifier_silent", error=error))
-            return
-        self.addresses = [address for (text,) in found if (address := parsed(text))]
+            return None
 
 
 waker_of = cache(Waker)
