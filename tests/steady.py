@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.db import connection
 
-from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.declare.registry import build
 from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.consumers.handlers.inline import InlinePool
 from sqlqueue.consumers.handlers.pools import Pool
@@ -36,9 +37,7 @@ class Steady:
     ) -> Subscriber:
         """Return a subscriber that has started, and has settled what is in the log. groups: of "ab" each letter is one;
         between: as in `settle`."""
-        consumers = [
-            Consumer(topic=topic, handler=handler, **build(topic, {"group": group, **options})) for group in groups
-        ]
+        consumers = [replace(build(topic, {"group": group, **options}), handler=handler) for group in groups]
         subscriber = Subscriber(consumers, background_tasks=False, pool=pool)
         now = time.monotonic()
         subscriber.clock = lambda: now  # stands still: nothing is done because time has passed

@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from django.db import connections
@@ -15,7 +16,7 @@ from tests.processes import wait_until
 
 def consumer(topic: str, handler: Callable[..., Any], **options: Any) -> Consumer:
     """Return a consumer that is registered nowhere; options as for @consumer."""
-    return Consumer(topic=topic, handler=handler, **build(topic, options))
+    return replace(build(topic, options), handler=handler)
 
 
 class Handled:

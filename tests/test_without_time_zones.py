@@ -12,7 +12,7 @@ from django.test import Client, override_settings
 from django.utils.timezone import get_default_timezone
 
 from sqlqueue import Delivery, publish
-from sqlqueue.consumers.background.stats import OutcomeCounter, StatsRecorder
+from sqlqueue.consumers.background.duties import OutcomeCounter, StatsRecorder
 from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.database.clock import moment
 from sqlqueue.log.groups import register

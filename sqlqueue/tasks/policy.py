@@ -106,9 +106,8 @@ def policy_of(*given: Mapping[str, Any]) -> Policy:
         values = {name: value for name, value in values.items() if name in options or name not in _OF_A_NUMBER}
     from sqlqueue.consumers.declare.registry import build  # tasks are declared before the models are loaded
 
-    parts = build("tasks", {"ordering": "none", **values})
-    made = parts["options"]
-    return Policy(made.max_attempts, parts["backoff"], parts["retried"], made.visibility_timeout, keep)
+    made = build("tasks", {"ordering": "none", **values})
+    return Policy(made.options.max_attempts, made.backoff, made.retried, made.options.visibility_timeout, keep)
 
 
 _OF_A_NUMBER = ("max_backoff", "jitter")  # refused beside a function as backoff

@@ -117,7 +117,7 @@ def _consumer(topic: str, policy: Policy) -> Consumer:
     from sqlqueue.tasks.runner import run_task
 
     # The runner decides about errors, and here only deaths count: five in a row, as for any consumer without a bound.
-    parts = build(
+    made = build(
         topic,
         {
             "group": GROUP,
@@ -126,8 +126,7 @@ def _consumer(topic: str, policy: Policy) -> Consumer:
             LIMIT: policy.visibility_timeout,
         },
     )
-    parts["options"] = replace(parts["options"], urgency=urgency)
-    return Consumer(topic=topic, handler=run_task, **parts)
+    return replace(made, handler=run_task, options=replace(made.options, urgency=urgency))
 
 
 def urgency(headers: Any) -> int:

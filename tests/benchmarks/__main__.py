@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -172,7 +173,7 @@ def publishing(count: int) -> Iterator[tuple[str, float, float]]:
 
 def consuming(count: int) -> Iterator[tuple[str, float, float]]:
     from sqlqueue import Retry
-    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.declare.registry import build
     from sqlqueue.consumers.engine.subscriber import Subscriber
     from sqlqueue.consumers.process.start import look_less_often
     from sqlqueue.log.topics import insert
@@ -207,18 +208,18 @@ def consuming(count: int) -> Iterator[tuple[str, float, float]]:
     ]
     for name, handler, options in kinds:
         made = build("bench", {"group": name.replace(" ", "-").translate({ord(c): None for c in "(),%"}), **options})
-        subscriber = Subscriber([Consumer(topic="bench", handler=handler, **made)])
+        subscriber = Subscriber([replace(made, handler=handler)])
         yield name, rate(count, lambda: subscriber.run(drain=True)), bare  # noqa: B023  run in this iteration
     with held_back():
         for name, handler, options in (kinds[0], kinds[2]):
             made = build("bench", {"group": f"held-{len(options)}", **options})
-            subscriber = Subscriber([Consumer(topic="bench", handler=handler, **made)])
+            subscriber = Subscriber([replace(made, handler=handler)])
             consume = functools.partial(subscriber.run, drain=True)
             yield f"{name}, beside an open publishing transaction", rate(count, consume), bare
     with without_metrics():
         for name, handler, options in (kinds[0], kinds[2]):
             subscriber = Subscriber(
-                [Consumer(topic="bench", handler=handler, **build("bench", {"group": f"no-{len(options)}", **options}))]
+                [replace(build("bench", {"group": f"no-{len(options)}", **options}), handler=handler)]
             )
             yield f"{name}, no metrics", rate(count, lambda: subscriber.run(drain=True)), bare  # noqa: B023
 
@@ -236,11 +237,11 @@ def idling(group: str) -> tuple[float, float]:
     time a second)."""
     from django.db import connection
 
-    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.declare.registry import build
     from sqlqueue.consumers.engine.subscriber import Subscriber
 
     made = build("bench", {"group": group})
-    subscriber = Subscriber([Consumer(topic="bench", handler=lambda delivery: None, **made)], background_tasks=False)
+    subscriber = Subscriber([replace(made, handler=lambda delivery: None)], background_tasks=False)
     statements = 0
 
     def counted(execute: Callable[..., Any], *call: Any) -> Any:

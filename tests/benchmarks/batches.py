@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
@@ -71,11 +72,11 @@ def _consume(topic: str, handler: str, barrier: Barrier, ended: Any, environment
     import django
 
     django.setup()
-    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.declare.registry import build
     from sqlqueue.consumers.engine.subscriber import Subscriber
 
     made = build(topic, {"group": "bench", **HANDLERS[handler]})
-    subscriber = Subscriber([Consumer(topic=topic, handler=_nothing, **made)])
+    subscriber = Subscriber([replace(made, handler=_nothing)])
     subscriber.run(drain=True, started=barrier.wait)
     ended.put(subscriber.settled)
 

@@ -13,6 +13,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -72,12 +73,12 @@ def measure(count: int, rounds: int, ordering: str) -> dict[str, list[tuple[floa
 
 
 def consume(count: int, group: str, one_in: int, ordering: str, options: dict[str, Any]) -> tuple[float, float]:
-    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.declare.registry import build
     from sqlqueue.consumers.engine.subscriber import Subscriber
 
     made = build("failing", {"group": group, "backoff": 0, "ordering": ordering, **options})
     handler = failing_batch(one_in) if options else failing(one_in)
-    subscriber = Subscriber([Consumer(topic="failing", handler=handler, **made)])
+    subscriber = Subscriber([replace(made, handler=handler)])
     began, busy = time.perf_counter(), time.process_time()
     subscriber.run(drain=True)
     return 1e6 * (time.perf_counter() - began) / count, 1e6 * (time.process_time() - busy) / count

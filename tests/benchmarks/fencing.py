@@ -9,6 +9,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -81,12 +82,12 @@ def consume(group: str, options: dict[str, Any], count: int, fenced: bool) -> Co
     """Consume all messages once."""
     from django.db import connection
 
-    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.declare.registry import build
     from sqlqueue.consumers.engine.subscriber import Subscriber
     from tests.blind import make_blind
 
     made = build("bench", {"group": group, **options})
-    subscriber = Subscriber([Consumer(topic="bench", handler=lambda message: None, **made)], background_tasks=False)
+    subscriber = Subscriber([replace(made, handler=lambda message: None)], background_tasks=False)
     if not fenced:
         make_blind(subscriber)
     statements = 0

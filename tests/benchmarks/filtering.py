@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -116,7 +117,7 @@ def _fetch_bare(partitions: int) -> None:
 
 
 def _leave_out(group: str, where: dict[str, Any]) -> Cost:
-    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.declare.registry import build
     from sqlqueue.consumers.engine.subscriber import Subscriber
 
     def consume() -> None:
@@ -124,7 +125,7 @@ def _leave_out(group: str, where: dict[str, Any]) -> Cost:
             time.sleep(subscriber.run_once() and 0.001)
 
     made = build("filtered", {"group": group, "where": where})
-    subscriber = Subscriber([Consumer(topic="filtered", handler=print, **made)])
+    subscriber = Subscriber([replace(made, handler=print)])
     subscriber.start()
     try:
         subscriber.loop.balance()

@@ -13,6 +13,7 @@ import os
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -67,7 +68,7 @@ def measure(count: int, rounds: int, threads: int) -> dict[str, list[float]]:
 
 
 def consume(count: int, group: str, threads: int, options: dict[str, Any]) -> float:
-    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.declare.registry import build
     from sqlqueue.consumers.engine.subscriber import Subscriber
     from tests.app.models import Effect
 
@@ -76,7 +77,7 @@ def consume(count: int, group: str, threads: int, options: dict[str, Any]) -> fl
 
     Effect.objects.all().delete()
     made = build("inserting", {"group": group, "atomic": True, **options})
-    subscriber = Subscriber([Consumer(topic="inserting", handler=handle, **made)], threads=threads)
+    subscriber = Subscriber([replace(made, handler=handle)], threads=threads)
     began = time.perf_counter()
     subscriber.run(drain=True)
     rate = count / (time.perf_counter() - began)

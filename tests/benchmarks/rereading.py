@@ -15,6 +15,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -106,11 +107,11 @@ def read(messages: int, name: str, kind: str) -> Reading:
     """Let a new group read the whole log."""
     from django.db import connection
 
-    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.declare.registry import build
     from sqlqueue.consumers.engine.subscriber import Subscriber
 
     made = build("read-again", {"group": f"{name}-{len(KINDS[kind])}", **KINDS[kind]})
-    subscriber = Subscriber([Consumer(topic="read-again", handler=lambda delivery: None, **made)])
+    subscriber = Subscriber([replace(made, handler=lambda delivery: None)])
     fetching = 0.0
 
     def timed(execute: Callable[..., Any], sql: str, *call: Any) -> Any:

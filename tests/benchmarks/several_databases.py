@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -199,14 +200,14 @@ def publish_together(aliases: Sequence[str], topic: str, count: int) -> int:
 
 
 def consume(aliases: Sequence[str], topic: str, count: int) -> int:
-    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.declare.registry import build
     from sqlqueue.consumers.engine.subscriber import Subscriber
     from sqlqueue.database.log import Log
 
     made = build(topic, {"group": "g"})
     settled = 0
     for alias in aliases:
-        consumer = Consumer(topic=topic, handler=lambda message: None, **made)
+        consumer = replace(made, handler=lambda message: None)
         subscriber = Subscriber([consumer], log=Log.of(alias), background_tasks=False)
         subscriber.run(drain=True)
         settled += subscriber.settled

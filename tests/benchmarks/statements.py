@@ -9,6 +9,7 @@ and examined (performance schema), and the bytes of its binary log.
 import argparse
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
 
@@ -74,14 +75,14 @@ def main() -> None:
 def measured(rate: float, messages: int, together: int) -> Counted:
     """Publish and consume; return what the server has done meanwhile."""
     from sqlqueue import publish
-    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.declare.registry import build
     from sqlqueue.consumers.engine.subscriber import Subscriber
     from sqlqueue.consumers.handlers import executor
     from sqlqueue.consumers.handlers.inline import InlinePool
     from sqlqueue.log.topics import insert
 
     insert(LOG, TOPIC, PARTITIONS)
-    consumers = [Consumer(topic=TOPIC, handler=lambda _: None, **build(TOPIC, {"group": name})) for name in GROUPS]
+    consumers = [replace(build(TOPIC, {"group": name}), handler=lambda _: None) for name in GROUPS]
     subscriber = Subscriber(consumers, background_tasks=False, pool=InlinePool)
     now, numbers = subscriber.clock(), count()
     subscriber.clock = executor.now = lambda: now

@@ -11,17 +11,18 @@ from django.db import connection
 
 from sqlqueue import Reject, publish
 from sqlqueue.consumers.background import effects
-from sqlqueue.consumers.background.collector import CollectorTask
+from sqlqueue.consumers.background.duties import CollectorTask, OutcomeCounter, StatsRecorder
+from sqlqueue.consumers.background.effects import RESERVE
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
-from sqlqueue.consumers.background.operations import RequestTask, SchedulerTask
-from sqlqueue.consumers.background.stats import OutcomeCounter, StatsRecorder
-from sqlqueue.consumers.background.task import FAILING, RESERVE, BackgroundTask
+from sqlqueue.consumers.background.task import FAILING, SELDOM, BackgroundTask
+from sqlqueue.consumers.engine import subscriber
 from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.contrib.batches.effect import MEMBERS
 from sqlqueue.contrib.batches.models import Batch
 from sqlqueue.core.effects import EffectWrite
 from sqlqueue.core.partition.ref import HeldLease, PartitionRef
 from sqlqueue.leases.release import Shown
+from sqlqueue.log.schedule import move_due
 from sqlqueue.management import diagnostics, doctor
 from sqlqueue.models import (
     Activity,
@@ -32,8 +33,10 @@ from sqlqueue.models import (
     ScheduledMessage,
     SubscriberHeartbeat,
 )
+from sqlqueue.models.request import REPLAY
 from sqlqueue.monitoring.responses import health
 from sqlqueue.operations.replay_requests import request_replay
+from sqlqueue.operations.requests import INTERVAL, carry_out
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.cached import recent_survey
 from sqlqueue.stats.findings import ERROR
@@ -85,15 +88,14 @@ class TestEachGetsOn:
 
     def test_the_scheduler(self, died: Consuming) -> None:
         ScheduledMessageFactory(payload="due")
-        SchedulerTask(LOG, 1.0).run_once()
+        move_due(LOG)
         assert not ScheduledMessage.objects.exists()
         assert "due" in Message.objects.values_list("payload", flat=True)
 
     def test_the_replay_task(self, died: Consuming) -> None:
         died.drain()
         request_replay(LOG, "t")
-        replay = RequestTask(LOG)
-        while replay.run_once():
+        while carry_out(LOG):
             pass
         assert [replay.state for replay in Request.objects.all()] == ["done"]
 
@@ -109,8 +111,8 @@ class TestEachGetsOn:
 RESIDENTS: dict[str, Callable[[Consuming], BackgroundTask]] = {
     "stats-recorder": lambda consuming: StatsRecorder(LOG, OutcomeCounter()),
     "collector": lambda consuming: CollectorTask(LOG, 1.0, 1.0),
-    "scheduler": lambda consuming: SchedulerTask(LOG, 1.0),
-    "requests": lambda consuming: RequestTask(LOG),
+    "scheduler": lambda consuming: BackgroundTask(LOG, "scheduler", 1.0, lambda: move_due(LOG) > 0),
+    "requests": lambda consuming: BackgroundTask(LOG, "requests", 1.0, lambda: carry_out(LOG)),
     "lease-renewer": lambda consuming: lease_renewer_of(consuming),
 }
 
@@ -121,21 +123,26 @@ def lease_renewer_of(consuming: Consuming) -> BackgroundTask:
     return LeaseRenewer(ownership, 1.0, Shown, lambda lost: None, Liveness())
 
 
-def test_one_of_those_that_serve_the_same_looks_often_and_the_others_rarely(consuming: Consuming) -> None:
-    """Of processes that serve the same one looks for what is due."""
+def test_one_of_those_that_serve_the_same_looks_often_and_the_others_rarely(
+    consuming: Consuming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They look for an operator's request while there is one that is not done."""
+    monkeypatch.setattr(subscriber, "carry_out", lambda log: False)
     consuming.consumer("t", lambda delivery: None)
     hosts = [consuming.start() for _ in range(3)]
 
-    def pauses() -> list[float]:
-        tasks = (task for host in hosts for task in host.subscriber._background_tasks if task.name == "scheduler")
-        return sorted(task.pause / task.interval for task in tasks)
+    def intervals() -> list[float]:
+        tasks = (task for host in hosts for task in host.subscriber._background_tasks if task.name == "requests")
+        return sorted(task.interval for task in tasks)
 
-    often, rarely = 1.0, float(RESERVE)
-    wait_until(lambda: pauses() == [often, rarely, rarely])
+    wait_until(lambda: intervals() == [SELDOM] * 3)
+    Request.objects.create(kind=REPLAY, topic="t", options={}, through=0)
+    often, rarely = INTERVAL, float(RESERVE * INTERVAL)
+    wait_until(lambda: intervals() == [often, rarely, rarely], message=lambda: str(intervals()))
     [first] = [host for host in hosts if not host.subscriber.ownership.balancer.in_reserve]
     hosts.remove(first)
     first.stop()
-    wait_until(lambda: pauses() == [often, rarely])
+    wait_until(lambda: intervals() == [often, rarely])
 
 
 @pytest.mark.database("mariadb", "mysql", "postgresql")
@@ -257,7 +264,7 @@ def test_one_that_fails_again_and_again_is_reported_until_it_gets_on(
 
 
 def test_one_that_failed_once_is_not_reported(died: Consuming) -> None:
-    scheduler = SchedulerTask(LOG, 1.0)
+    scheduler = BackgroundTask(LOG, "scheduler", 1.0)
 
     def fail() -> bool:
         raise ValueError("no")
@@ -275,7 +282,7 @@ def test_one_that_failed_once_is_not_reported(died: Consuming) -> None:
 
 def test_one_that_fails_again_and_again_tries_another_connection(died: Consuming) -> None:
     """A node that has lost its cluster lets no statement through, and closes no connection."""
-    scheduler = SchedulerTask(LOG, 1.0)
+    scheduler = BackgroundTask(LOG, "scheduler", 1.0)
 
     def fail() -> bool:
         connection.cursor().execute("SELECT a_column FROM no_table")
@@ -299,7 +306,7 @@ def test_a_look_that_lasts_rests(consuming: Consuming, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(type(MEMBERS), "committed", lambda effect, log, writes: look(log, writes))
     monkeypatch.setattr(effects, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    task = effects.EffectTask(LOG)
+    task = effects.EffectTask(LOG, lambda: False)
     for passed in (0.0, 0.0, 29.0, 1.0):
         now[0] += passed
         task.run_once()
@@ -311,7 +318,7 @@ def test_what_is_committed_all_the_time_does_not_keep_effects_from_looking(
 ) -> None:
     seen: list[int] = []
     monkeypatch.setattr(type(MEMBERS), "committed", lambda effect, log, writes: bool(seen.append(len(writes))))
-    task = effects.EffectTask(LOG)
+    task = effects.EffectTask(LOG, lambda: False)
     write = EffectWrite(HeldLease(PartitionRef("g", "t", 0, 0), 1, 1), 1, 1, MEMBERS, True, "{}")
     task.tell_of([write, write])
     task.run_once()

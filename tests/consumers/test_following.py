@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import Delivery, NewMessage, publish, publish_many
-from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.declare.registry import build
 from sqlqueue.consumers.engine import log_end as following
 from sqlqueue.consumers.engine.log_end import MOST_SKIPPED, NEWEST_AT_ONCE, USEFUL, Following, Trials
 from sqlqueue.consumers.engine.subscriber import Subscriber
@@ -60,7 +61,7 @@ def host(settings: object, seen: list[tuple[str, Any]]) -> Iterator[Host]:
         def handler(delivery: Delivery) -> None:
             seen.append((delivery.group, delivery.payload))
 
-        consumers = [Consumer(topic="t", handler=handler, **build("t", {"group": name, **options})) for name in groups]
+        consumers = [replace(build("t", {"group": name, **options}), handler=handler) for name in groups]
         if partitions is not None:
             for name in groups:
                 register(LOG, name, "t")

@@ -1,11 +1,13 @@
 """Where every offset is visible, the horizon is known without the gate; a number that is lost is waited for once."""
 
+from dataclasses import replace
+
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import publish
-from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.declare.registry import build
 from sqlqueue.consumers.engine.log_end import LogEnd
 from sqlqueue.consumers.engine.ownership import WorkingSet
 from sqlqueue.consumers.engine.subscriber import Subscriber
@@ -29,7 +31,7 @@ def hosted(settings: object) -> Subscriber:
         "BALANCE_INTERVAL": 1800,
     }
     publish("t", "first")
-    consumers = [Consumer(topic="t", handler=lambda _: None, **build("t", {"group": "g"}))]
+    consumers = [replace(build("t", {"group": "g"}), handler=lambda _: None)]
     subscriber = Subscriber(consumers, background_tasks=False, pool=InlinePool)
     subscriber.start()
     looks(subscriber, 3)

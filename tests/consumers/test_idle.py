@@ -3,6 +3,7 @@
 import re
 import time
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from sqlqueue import Delivery, NewMessage, Reject, publish, publish_many
 from sqlqueue.consumers.background import effects
 from sqlqueue.consumers.background import task as task_module
 from sqlqueue.consumers.background.task import BackgroundTask
-from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.declare.registry import build
 from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.consumers.handlers.inline import InlinePool
 from sqlqueue.database import retries
@@ -34,8 +35,8 @@ SENT = {
     "SELECT g.consumer_group": 20,  # options, with each balance
     "SELECT serves": 20,
     "SELECT consumer_group, topic, partition, id": 20,
-    "SELECT 1 FROM sqlqueue_scheduled_message": 2,  # each background task for itself
-    "SELECT sqlqueue_request": 2,
+    "SELECT 1 FROM sqlqueue_scheduled_message": 0,  # the polls tell of them
+    "SELECT sqlqueue_request": 0,
     "SELECT sqlqueue_batch": 2,
     "INSERT INTO sqlqueue_subscriber_heartbeat": 6,
     "UPDATE sqlqueue_partition_lease": 6,
@@ -66,27 +67,23 @@ class Idle:
                     self._due[task] = self.now
         self.now = end
 
-    def until(self, name: str) -> float:
-        """Return in how many seconds a task looks by itself."""
-        [task] = [task for task in self.subscriber._background_tasks if task.name == name]
-        return self._due[task] - self.now
-
     def _run(self, who: Any) -> float:
         if who is None:
             return self.subscriber.run_once()
-        return 0.0 if who._guarded(who.run_once) else who.pause
+        return 0.0 if who._guarded(who.run_once) else who.interval
 
 
 @pytest.fixture
 def idle(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     settings.SQLQUEUE = {"PARTITIONS": PARTITIONS, "WAKE": False, "LEASE_DURATION": 3600}
     monkeypatch.setattr(BackgroundTask, "start", lambda task: None)
+    monkeypatch.setattr(BackgroundTask, "stop", lambda task: None)
 
     def handle(delivery: Delivery) -> None:
         if delivery.payload == "wrong":
             raise Reject("wrong")
 
-    consumer = Consumer(topic="t", handler=handle, **build("t", {"group": "g"}))
+    consumer = replace(build("t", {"group": "g"}), handler=handle)
     publish_many("t", [NewMessage(number, key=f"{number}") for number in range(5)])
     process = Idle(Subscriber([consumer], pool=InlinePool))
     for module in (task_module, effects):
@@ -94,7 +91,6 @@ def idle(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch)
     process.pass_time(MINUTE)
     assert process.subscriber.settled == 5
     yield process
-    process.subscriber._background_tasks = []
     process.subscriber.stop(timeout=0.0)
     process.subscriber.close()
 
@@ -120,8 +116,6 @@ def test_a_process_that_was_told_of_a_request_looks_at_once(idle: Idle, monkeypa
     idle.pass_time(1.0)
     assert Message.objects.filter(topic=dead_letter_topic("t")).count() == 1
     idle.pass_time(MINUTE)
-    while idle.until("requests") < 3.0:
-        idle.pass_time(1.0)
     request_replay(LOG, "t")
     idle.pass_time(2.0)
     assert Request.objects.get().state == DONE

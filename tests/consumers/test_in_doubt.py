@@ -96,13 +96,6 @@ def test_a_phase_lasts_as_long_as_the_one_before_it(monkeypatch: pytest.MonkeyPa
     assert phases.lasts(20.0)
 
 
-def test_what_comes_into_doubt_later_has_a_whole_phase() -> None:
-    phases = InDoubtPhases()
-    assert phases.lasts(10.0)
-    phases.end()
-    assert [phases.lasts(moment) for moment in (100.0, 100.9)] == [True, True]
-
-
 def test_what_runs_for_long_keeps_its_own_group_waiting_and_no_other(
     consuming: Consuming, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,8 +137,6 @@ def test_a_wait_in_vain_ends_with_a_phase_of_the_others(monkeypatch: pytest.Monk
     assert [phases.of_others(moment) for moment in (12.3, 12.4)] == [True, False]
     assert ("g", "t") in phases.held_back
     assert ("g", "u") not in phases.held_back
-    phases.end()
-    assert ("g", "t") not in phases.held_back
 
 
 def test_what_ran_for_long_goes_on_after_as_long_a_time_as_was_waited_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

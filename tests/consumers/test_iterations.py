@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from multiprocessing import Pipe
 
 import pytest
@@ -10,7 +11,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import Delivery, NewMessage, publish, publish_many
-from sqlqueue.consumers.background.operations import SchedulerTask
+from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.consumers.declare.registry import Consumer, build
 from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.consumers.engine.throttle import Throttle
@@ -28,7 +29,7 @@ from tests.processes import wait_until
 
 
 def consumer(topic: str, handler: Callable[..., object], **options: object) -> Consumer:
-    return Consumer(topic=topic, handler=handler, **build(topic, {"group": "g", **options}))
+    return replace(build(topic, {"group": "g", **options}), handler=handler)
 
 
 def assigned_partition(partition: int = 0, priority: int = 0, **options: object) -> AssignedPartition:
@@ -63,7 +64,7 @@ def host(transactional_db: None, settings: object) -> Iterator[Host]:
 def test_what_is_due_wakes_the_scheduler_before_the_log_is_looked_at(host: Host, settings) -> None:
     settings.SQLQUEUE = {**settings.SQLQUEUE, "POLL_INTERVAL": 60.0, "IDLE_POLL_INTERVAL": 60.0}
     subscriber = host(consumer("t", lambda delivery: None))
-    subscriber.loop.scheduler = scheduler = SchedulerTask(LOG, 3600.0)  # which is not started
+    subscriber.loop.scheduler = scheduler = BackgroundTask(LOG, "scheduler", 3600.0)  # which is not started
     subscriber.run_once()
     publish("t", 1, delay=1.0)  # notifies
     while (pause := subscriber.run_once()) == 0 or pause > 1.0:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -12,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import now
 
 from sqlqueue import publish
-from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.declare.registry import build
 from sqlqueue.consumers.engine import log_end
 from sqlqueue.consumers.engine.ownership import WorkingSet
 from sqlqueue.consumers.engine.subscriber import Subscriber
@@ -52,7 +53,7 @@ def never(monkeypatch: pytest.MonkeyPatch) -> None:
 def one_of(living: int, topic: str = "t") -> Iterator[Subscriber]:
     """A subscriber whose iterations the test runs, beside others that hold no leases."""
     options = build(topic, {"group": "g"})
-    consumers = [Consumer(topic=topic, handler=lambda _: None, **options)]
+    consumers = [replace(options, handler=lambda _: None)]
     hosted = Subscriber(consumers, background_tasks=False, pool=InlinePool)
     hosted.start()
     for number in range(living - 1):

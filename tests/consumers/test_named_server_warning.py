@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sqlqueue.consumers.background import errors as named_server_warning
+from sqlqueue.consumers.background import task as task_module
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.database.server_identity import NotNamedServer, ServerIdentity
 from tests.consuming import Consuming
@@ -29,7 +29,7 @@ def look(request: pytest.FixtureRequest, consuming: Consuming, monkeypatch: pyte
 
     consuming.consumer("t", lambda delivery: None, group="g")
     subscriber = consuming.subscriber(background_tasks=False)
-    task = BackgroundTask(LOG, 1.0)
+    task = BackgroundTask(LOG, "task", 1.0)
     subscriber.start()
     monkeypatch.setattr(task, "run_once", lambda: bool(found()))
     monkeypatch.setattr(ServerIdentity, "make_sure", found)
@@ -69,7 +69,7 @@ def test_it_says_so_once_and_again_when_that_has_changed(
         look(writer)
         counts.append(said())
     assert counts == [1, 0, 0, 0, 1, 0, 0, 0, 1, 0]
-    monkeypatch.setattr(named_server_warning, "AGAIN", 0.0)  # long ago
+    monkeypatch.setattr(task_module, "AGAIN", 0.0)  # long ago
     for writer in ("n3", "n3", "n3"):
         look(writer)
     assert said() == 3

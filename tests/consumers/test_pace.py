@@ -2,13 +2,14 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from django.db import connection, reset_queries
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import Delivery, publish
-from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.declare.registry import build
 from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.consumers.engine.throttle import COUNTED, LINGER, OFTEN, Pace
 from sqlqueue.consumers.handlers import executor
@@ -64,7 +65,7 @@ def steadily(
 
     def host(rate: float, **options: object) -> Publishing:
         made = [build("t", {"group": name, **options}) for name in "abc"]
-        consumers = [Consumer(topic="t", handler=lambda _: None, **one) for one in made]
+        consumers = [replace(one, handler=lambda _: None) for one in made]
         subscriber = Subscriber(consumers, background_tasks=False, pool=InlinePool)
         now, numbers = subscriber.clock(), itertools.count()
         subscriber.clock = lambda: now
@@ -121,7 +122,7 @@ def test_an_iteration_that_only_applies_outcomes_counts(
 ) -> None:
     """Else what waits would end its own wait: fewer settles would look like fewer messages."""
     settings.SQLQUEUE = {"PARTITIONS": 4, "WAKE": False}
-    one = Consumer(topic="t", handler=lambda _: None, **build("t", {"group": "a", "atomic": True}))
+    one = replace(build("t", {"group": "a", "atomic": True}), handler=lambda _: None)
     subscriber = Subscriber([one], background_tasks=False, pool=InlinePool)
     publish("t", 1)
     subscriber.start()

@@ -8,8 +8,8 @@ import pytest
 from django.db import OperationalError
 
 from sqlqueue import Delivery, Reject, periodic
-from sqlqueue.consumers.background import periodic as periodic_task
-from sqlqueue.consumers.background.periodic import INTERVAL, PeriodicTask
+from sqlqueue.consumers.background import duties
+from sqlqueue.consumers.background.duties import TICKS_INTERVAL, PeriodicTask
 from sqlqueue.consumers.declare.periodic import declared
 from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.core.periodic import Recurrence, tick_id
@@ -169,7 +169,7 @@ class TestTheTask:
         task.run_once()
         with django_assert_num_queries(1):
             assert task.run_once() is False
-        assert task.interval == INTERVAL
+        assert task.interval == TICKS_INTERVAL
 
     def test_it_wakes_when_the_next_tick_is_due(self, consuming: Consuming) -> None:
         periodic(every=1, name="a")(job)
@@ -183,15 +183,15 @@ class TestTheTask:
         periodic(every=1, name="s")(job)
         task = PeriodicTask(LOG, declared())
         task.run_once()
-        assert task.interval < INTERVAL
+        assert task.interval < TICKS_INTERVAL
 
         def away(alias: str) -> None:
             raise OperationalError("the database is away")
 
-        monkeypatch.setattr(periodic_task, "seconds_to_next", away)
+        monkeypatch.setattr(duties, "seconds_to_next", away)
         with pytest.raises(OperationalError):
             task.run_once()
-        assert task.interval == INTERVAL
+        assert task.interval == TICKS_INTERVAL
 
     def test_a_new_process_publishes_what_was_missed_and_declares_then(self, consuming: Consuming) -> None:
         periodic(every=60, name="job")(job)

@@ -3,12 +3,13 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from django.db import connection, transaction
 
 from sqlqueue import publish, publish_many
-from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.declare.registry import build
 from sqlqueue.consumers.engine import reader as reader_module
 from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.consumers.handlers.inline import InlinePool
@@ -47,7 +48,7 @@ class OpenPublish(threading.Thread):
 def subscriber(handler, **options: object) -> Iterator[Subscriber]:
     """A subscriber of topic t whose iterations the test runs; handlers run inside them."""
     made = build("t", {"group": "g", **options})
-    hosted = Subscriber([Consumer(topic="t", handler=handler, **made)], pool=InlinePool, background_tasks=False)
+    hosted = Subscriber([replace(made, handler=handler)], pool=InlinePool, background_tasks=False)
     hosted.start()
     try:
         yield hosted

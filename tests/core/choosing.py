@@ -49,7 +49,7 @@ class Choice:
         self._dispatcher = Dispatcher(
             ownership, reader, settler, THREADS, lambda report, ended: no_pool, awake=threading.Event()
         )
-        self._dispatcher.throttle = self.throttle
+        self._dispatcher.throttle = self._dispatcher._in_threads.throttle = self.throttle
 
     def choose(self, stream: AssignedPartition, most: int, now: float) -> list[Execution]:
         """Dispatch what the dispatcher would with room for so many messages (or batches)."""

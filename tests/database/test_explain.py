@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from unittest.mock import patch
 
@@ -12,7 +13,7 @@ from django.db import connection, transaction
 from django.db.models import F, Max
 
 from sqlqueue import Postpone, Reject, Retry, cancel, cancel_all, get_scheduled, publish, publish_many
-from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.declare.registry import build
 from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.consumers.handlers.inline import InlinePool
 from sqlqueue.database.horizon import SHARED, highest_offset
@@ -163,7 +164,7 @@ def handler(delivery: object) -> None:
 
 def host(handle=handler, **options: object) -> Subscriber:
     made = build("t", {"group": "g", "backoff": 0.0, "start": "latest", **options})
-    subscriber = Subscriber([Consumer(topic="t", handler=handle, **made)], pool=InlinePool, background_tasks=False)
+    subscriber = Subscriber([replace(made, handler=handle)], pool=InlinePool, background_tasks=False)
     subscriber.start()
     return subscriber
 

@@ -2,6 +2,7 @@
 it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from sqlqueue import (
     publish_many,
     publish_on_commit,
 )
-from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.declare.registry import build
 from sqlqueue.consumers.declare.relays import of_database
 from sqlqueue.core.keys import database_of
 from sqlqueue.core.relay import relay_topic
@@ -185,7 +186,7 @@ def test_a_topic_is_moved_on_purpose(databases: dict[str, Any], settings: Any) -
     assert done.code == 0, done
     publish("t", "after", key="k")
     assert (stored(A), stored(B)) == (["before"], ["after"])
-    drained = of_database(Log.of(A), [Consumer(topic="t", handler=print, **build("t", {}))])
+    drained = of_database(Log.of(A), [replace(build("t", {}), handler=print)])
     assert [one.topic for one in drained or []] == ["t"]
 
 

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pytest_django import Settings
 
 from sqlqueue import NewMessage, publish_many
-from sqlqueue.consumers.process import deaths
+from sqlqueue.consumers.process.process_group import ProcessGroup
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.heartbeat import in_doubt
 from sqlqueue.models import DeliveryState, Message, Offset, PartitionLease, SubscriberHeartbeat
@@ -71,23 +71,23 @@ def counted(port: int, name: str, **labels: str) -> float:
 
 def test_a_death_is_told_until_a_successor_has_lived_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     heartbeat.beat(LOG, "dead", [("ship", "orders"), ("bill", "orders")], 60)
-    of_database = deaths.Deaths(LOG)
-    of_database.record("dead", -9, 12.0)
+    group = ProcessGroup(LOG, 1)
+    group.record_death("dead", -9, 12.0)
     row = SubscriberHeartbeat.objects.get(subscriber="dead")
     assert (row.topic, row.exit_status) == ("orders", -9)
     assert not SubscriberHeartbeat.objects.alive().exists()
     (finding,) = found(DEATHS)
     assert "12 s" in finding.text or "11 s" in finding.text
 
-    of_database.forget([])
+    group.forget_deaths([])
     heartbeat.remove_dead(LOG, 0.0)
     assert found(DEATHS), "its row was removed as an expired one is"
-    of_database.forget([time.monotonic()])
+    group.forget_deaths([time.monotonic()])
     wait_until(lambda: not found(DEATHS))
 
 
 def test_one_that_dies_before_its_first_heartbeat_is_told_too() -> None:
-    deaths.Deaths(LOG).record("unborn", 1, 0.5)
+    ProcessGroup(LOG, 1).record_death("unborn", 1, 0.5)
     (finding,) = found(DEATHS)
     assert "(1)" in finding.text
     assert release.free(LOG, "unborn") == 0

@@ -1,12 +1,14 @@
 """A group starts a partition of a later epoch once it has settled everything before it that can hold its keys."""
 
+from dataclasses import replace
+
 import pytest
 from django.db import connection
 from django.db.models import Max
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import publish
-from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.declare.registry import build
 from sqlqueue.consumers.engine.subscription import Subscription
 from sqlqueue.core.keys import partition_of
 from sqlqueue.leases import heartbeat
@@ -165,14 +167,12 @@ class TestStart:
 
 def test_nothing_is_asked_of_a_topic_that_was_never_altered() -> None:
     groups.register(LOG, "g", "t")
-    subscription = Subscription(LOG, Consumer(topic="t", handler=print, **build("t", {"group": "g"})))
+    subscription = Subscription(LOG, replace(build("t", {"group": "g"}), handler=print))
     heartbeat.beat(LOG, "me", [("g", "t")], FOREVER)
     with CaptureQueriesContext(connection) as queries:
         take(0, 1, 2, 3)
-        subscription.apply(groups.served(LOG, [("g", "t")])["g", "t"])
-        asked = len(queries)
-        assert subscription.look_at_epochs() == ([], set())
-        assert len(queries) == asked
+        subscription.apply(groups.served(LOG, [("g", "t")])["g", "t"], 0.0)
+        assert not subscription.altered
     assert subscription.partitions == 4
     assert not [query for query in queries if "retired_at" in query["sql"]]
 

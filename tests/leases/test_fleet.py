@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from sqlqueue.consumers.background.collector import CollectorTask
+from sqlqueue.consumers.background.duties import CollectorTask
 from sqlqueue.database.lock_timeouts import BRIEFLY
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.leases import heartbeat, release

@@ -7,7 +7,7 @@ import pytest
 from django.db.models import F
 
 from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.consumers.background.collector import CollectorTask
+from sqlqueue.consumers.background.duties import CollectorTask
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.log import groups, retention
 from sqlqueue.log.collect import collect

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -25,8 +26,8 @@ from sqlqueue import (
     publish,
     subscribe,
 )
-from sqlqueue.consumers.background.collector import CollectorTask
-from sqlqueue.consumers.declare.registry import Consumer, build, registry
+from sqlqueue.consumers.background.duties import CollectorTask
+from sqlqueue.consumers.declare.registry import build, registry
 from sqlqueue.log import calls, groups
 from sqlqueue.log.collect import collect
 from sqlqueue.models import ConsumerGroup, Message, Result, Topic
@@ -480,7 +481,7 @@ class TestAsync:
 class TestInATestCase(TestCase):
     def setUp(self) -> None:
         made = build("t", {"group": "test", "max_attempts": 1})
-        registry.add(Consumer(topic="t", handler=self.handle, **made))
+        registry.add(replace(made, handler=self.handle))
         self.addCleanup(lambda: registry.consumers.pop(("test", "t")))
 
     def handle(self, delivery: Any) -> Any:

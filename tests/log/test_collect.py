@@ -10,7 +10,7 @@ from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue import NewMessage, Postpone, Reject, Retry, publish, publish_many
-from sqlqueue.consumers.background.collector import CollectorTask
+from sqlqueue.consumers.background.duties import CollectorTask
 from sqlqueue.core.keys import partition_of
 from sqlqueue.database.gate import COLLECTOR
 from sqlqueue.database.horizon import Horizon, highest_offset

@@ -15,8 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from sqlqueue import NewMessage, cancel, cancel_all, get_scheduled, get_status, publish, publish_many
-from sqlqueue.consumers.background.collector import CollectorTask
-from sqlqueue.consumers.background.operations import SchedulerTask
+from sqlqueue.consumers.background.duties import CollectorTask
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.consumers.background.writer import TAKE_OVER_AFTER, NamedServerTask
 from sqlqueue.core.outcomes import ACKED
@@ -194,10 +193,10 @@ def test_a_unique_message_is_pending_in_the_detour() -> None:
 def test_what_was_scheduled_waits_for_the_named_server() -> None:
     publish("t", 1, delay=3600)
     ScheduledMessage.objects.update(due_at=datetime.now(timezone.utc) - timedelta(seconds=1))
-    SchedulerTask(LOG, 1.0).run_once()
+    move_due(LOG)
     assert log() == []
     name(here())
-    SchedulerTask(LOG, 1.0).run_once()
+    move_due(LOG)
     assert log() == [1]
 
 
@@ -377,11 +376,10 @@ def test_a_task_looks_for_the_server_that_was_named_meanwhile() -> None:
     PublishGate.objects.exclude(writer="").update(writer="another")
     server_identity.lead(LOG)  # it has not been told
 
-    class Copying(BackgroundTask):
-        def run_once(self) -> bool:
-            return bool(insert_new(LOG, [LogRow("t", 0, 0, "", "a", "1", None, "")], overtakes=True))
+    def copy() -> bool:
+        return bool(insert_new(LOG, [LogRow("t", 0, 0, "", "a", "1", None, "")], overtakes=True))
 
-    task = Copying(LOG, 1.0)
+    task = BackgroundTask(LOG, "copying", 1.0, copy)
     task._guarded(task.run_once)
     with pytest.raises(NotNamedServer):
         server_identity.lead(LOG)

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from django.db import transaction
 
 from sqlqueue import publish_many
-from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.declare.registry import build
 from sqlqueue.consumers.handlers.executor import HandlerExecutor
 from sqlqueue.core.outcomes import ACKED, DEAD, RETRIED, UNSTARTED, Outcome
 from sqlqueue.core.partition import arrivals, changes, settling
@@ -144,7 +145,7 @@ def test_a_transaction_that_opens_after_the_lease_has_ended_begins_no_handler(
     atomic = Log.atomic
     monkeypatch.setattr(Log, "atomic", slow)
     options = build("t", {"group": "g", "atomic": True, "batch": batch, "ordering": "none"})
-    handler = HandlerExecutor(LOG, Consumer(topic="t", handler=begun.append, **options))
+    handler = HandlerExecutor(LOG, replace(options, handler=begun.append))
     for run in owned.turn():
         owned.stream.lease.deadline = float("inf")
         handler.run(run, lambda hand, outcome: reported.append(outcome))

@@ -8,10 +8,10 @@ import pytest
 from django.db import connection
 
 from sqlqueue import ConfigurationError, publish
-from sqlqueue.consumers.background.operations import SettingsTask
 from sqlqueue.log.collect import collect
 from sqlqueue.log.topic_options import apply_settings, override
 from sqlqueue.log.topics import dead_letters
+from sqlqueue.management.commands.runconsumers import SettingsTask
 from sqlqueue.models import Message, Receipt, Topic
 from tests.consuming import QUICK, Consuming
 from tests.logs import LOG

@@ -24,7 +24,7 @@ from sqlqueue import (
     publish_many,
     publish_on_commit,
 )
-from sqlqueue.consumers.background.collector import CollectorTask
+from sqlqueue.consumers.background.duties import CollectorTask
 from sqlqueue.database.log import Log
 from sqlqueue.database.retries import ErrorKind, classify
 from sqlqueue.log import conflicts, groups, unique

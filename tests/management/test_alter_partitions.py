@@ -16,7 +16,7 @@ from django.urls import reverse
 from prometheus_client import CollectorRegistry, generate_latest
 
 from sqlqueue import publish
-from sqlqueue.consumers.background.collector import CollectorTask
+from sqlqueue.consumers.background.duties import CollectorTask
 from sqlqueue.database import turning
 from sqlqueue.database.log import Log
 from sqlqueue.log.layout_changes import under_way

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 from django.db import transaction
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from sqlqueue import Postpone, Reject, Retry, publish_many
-from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.declare.registry import build
 from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.consumers.handlers.executor import HandlerExecutor
 from sqlqueue.consumers.handlers.pools import Pool
@@ -112,14 +113,14 @@ class OperationsMachine(RuleBasedStateMachine):
         consumers = []
         for group in GROUPS:
             made = build(self.topic, {"group": group, "backoff": 0.0, **self.options})
-            consumers.append(Consumer(topic=self.topic, handler=self.handler(group), **made))
+            consumers.append(replace(made, handler=self.handler(group)))
         subscriber = Subscriber(consumers, pool=make_pool, background_tasks=False)
         subscriber.start()
         return subscriber
 
     def forget(self, subscriber: Subscriber) -> None:
         """What a supervisor does for a dead process."""
-        subscriber._stop_listening()
+        subscriber._ending.close()
         release.free(LOG, subscriber.name)
         heartbeat.leave(LOG, subscriber.name)
 
@@ -388,7 +389,7 @@ class OperationsMachine(RuleBasedStateMachine):
         self.forget(self.subscribers[1])
         self.interrupted()
         self.pools[1].tasks.clear()
-        self.subscribers[1]._stop_listening()
+        self.subscribers[1]._ending.close()
         heartbeat.beat(LOG, self.subscribers[0].name, [(group, self.topic) for group in GROUPS], LONG)
         self.subscribers[
             0

@@ -6,12 +6,13 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from django.db import Error
 
 from sqlqueue.conf import settings
-from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.declare.registry import build
 from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.consumers.handlers.executor import HandlerExecutor
 from sqlqueue.consumers.handlers.pools import Pool
@@ -50,7 +51,7 @@ class Process:
     ):
         self.control, self.handlers = control, handlers
         made = build(topic, {"backoff": 0.0, "visibility_timeout": FOREVER, **options})
-        consumer = Consumer(topic=topic, handler=lambda given: handler(self, _listed(given)), **made)
+        consumer = replace(made, handler=lambda given: handler(self, _listed(given)))
         self.queue: Queue
         self.subscriber = Subscriber([consumer], pool=self._make_queue, background_tasks=False)
         self.subscriber.clock = itertools.count(1_000.0, 100.0).__next__

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
-from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.declare.registry import build
 from sqlqueue.consumers.engine.in_flight import InFlight
 from sqlqueue.consumers.engine.ownership import Ownership
 from sqlqueue.consumers.engine.reserved_threads import Withdrawals
@@ -89,7 +90,7 @@ class Member:
         self.control, self.keeping = control, keeper
         self.name = f"member {next(self._names)}"
         made = build(topic, {"group": GROUP})
-        self.subscription = Subscription(LOG, Consumer(topic=topic, handler=lambda delivery: None, **made))
+        self.subscription = Subscription(LOG, replace(made, handler=lambda delivery: None))
         self.ownership = Ownership(LOG, self.name, [self.subscription], DURATION)
         self.lost: list[HeldLease] = []
         self.keeper = LeaseRenewer(self.ownership, 1.0, Shown, self.lost.extend, Liveness())

@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ from django.db import connections, transaction
 from django.test import TestCase
 
 from sqlqueue import ConfigurationError, InvalidMessage, Reject, get_status, publish
-from sqlqueue.consumers.declare.registry import Consumer, build, registry
+from sqlqueue.consumers.declare.registry import build, registry
 from sqlqueue.core.outcomes import ACKED, RETRIED, Outcome
 from sqlqueue.core.settle_plan import Attempt, SettledAttempt
 from sqlqueue.database.transactions import in_test_case
@@ -166,13 +167,8 @@ class TestInATestCase(TestCase):
 
     def test_after_drain_there_is_nothing_to_wait_for(self) -> None:
         for name in ("plain", "atomic"):
-            registry.add(
-                Consumer(
-                    topic="t",
-                    handler=lambda delivery: delivery.payload,
-                    **build("t", {"group": name, "atomic": name == "atomic", "keep_results": 60}),
-                )
-            )
+            made = build("t", {"group": name, "atomic": name == "atomic", "keep_results": 60})
+            registry.add(replace(made, handler=lambda delivery: delivery.payload))
         try:
             publish("t", 1, id="a")
             drain(topics=["t"])

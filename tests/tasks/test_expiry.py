@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from sqlqueue.consumers.background.collector import CollectorTask
+from sqlqueue.consumers.background.duties import CollectorTask
 from sqlqueue.log import sweeps
 from sqlqueue.models import Result
 from sqlqueue.tasks.states import TaskState

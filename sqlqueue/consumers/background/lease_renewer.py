@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 from django.db import Error
 
-from sqlqueue.consumers.background.errors import NamedServerWarning
-from sqlqueue.consumers.background.task import BackgroundTask
+from sqlqueue.consumers.background.task import BackgroundTask, NamedServerWarning
 from sqlqueue.consumers.engine.ownership import Ownership
 from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.core.logfmt import logfmt
@@ -35,7 +34,6 @@ class LeaseRenewer(BackgroundTask):
     the partitions after twice that time at most. When the loop runs again, it learns what was lost.
     """
 
-    name = "lease-renewer"
     anywhere = True  # it looks itself
 
     def __init__(
@@ -46,13 +44,13 @@ class LeaseRenewer(BackgroundTask):
         lost: Callable[[list[HeldLease]], None],
         liveness: Liveness,
     ):
-        super().__init__(ownership.log, interval)
+        super().__init__(ownership.log, "lease-renewer", interval)
         self.ownership, self.lost, self.liveness = ownership, lost, liveness
         group_topics = [subscription.group_topic for subscription in ownership.subscriptions]
         self.renewal = Renewal(self.log, ownership.subscriber, group_topics, ownership.lease_duration, show)
         self._loop = threading.get_ident()  # the thread that starts it
         self._logged = False
-        self._warning = NamedServerWarning(subscriber=ownership.subscriber)
+        self._warning = NamedServerWarning(self.log, subscriber=ownership.subscriber)
 
     def beat(self) -> None:
         """Write the heartbeat, with what the process does."""
@@ -105,7 +103,6 @@ class LeaseRenewer(BackgroundTask):
             self.ownership.server.proof()
         except NotNamedServer as error:
             self._warning.elsewhere(error)
-            retries.drop_connection(self.log)
             return False
         except (ServerChanged, SessionReplaced):
             pass  # the next statement that matters says so again

@@ -1,4 +1,5 @@
-"""The base of background tasks: a thread, an interval, a connection and an error boundary for each."""
+"""The base of background tasks: a thread, an interval, a connection and an error boundary for each; and what goes wrong
+again and again in one thread of a process."""
 
 from __future__ import annotations
 
@@ -6,11 +7,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Final
 
 from django.db import Error, connections
 
-from sqlqueue.consumers.background.errors import FAILING, NamedServerWarning, Trouble
 from sqlqueue.core.logfmt import logfmt
+from sqlqueue.core.outcomes import message_of, storable
 from sqlqueue.database import lock_timeouts, retries, server_identity
 from sqlqueue.database.forwarding import GateElsewhere
 from sqlqueue.database.log import Log
@@ -19,33 +21,87 @@ from sqlqueue.signals import announce, operation_retried
 
 logger = logging.getLogger("sqlqueue")
 
+FAILING: Final = 3  # errors in a row: a database that is restarted causes fewer
+FIRST_PAUSE: Final = 0.1  # seconds before the next try; it doubles with each error
+LONGEST_PAUSE: Final = 2.0
 
-RESERVE = 5  # times as long as usual a process in reserve waits between two iterations
+
+def _ignore(error: Error) -> None:
+    return None
 
 
-LOOK = 30.0  # seconds between two looks of a task that is told when there is something to do
+class Trouble:
+    """Counts the errors in a row of a part of a process, whose name operators know. schema_differs: is called with an
+    error that says that a table or a column is missing."""
+
+    def __init__(self, name: str):
+        self.name, self.schema_differs = name, _ignore
+        self.failures, self._error = 0, ""
+
+    def failed(self, error: BaseException) -> None:
+        """Note an error. From any thread."""
+        self._error = storable(message_of(error) or type(error).__name__)
+        self.failures += 1
+        if isinstance(error, Error) and retries.classify(error) is retries.ErrorKind.SCHEMA:
+            self.schema_differs(error)
+
+    def over(self) -> None:
+        """Note that it has succeeded."""
+        self.failures = 0
+
+    @property
+    def pause(self) -> float:
+        """Seconds to wait before it is tried again; 0 without an error."""
+        return min(FIRST_PAUSE * 2 ** min(self.failures - 1, 10), LONGEST_PAUSE) if self.failures else 0.0
+
+    @property
+    def failing(self) -> str:
+        """The name and the last error of a part that fails again and again; "" for another."""
+        return f"{self.name}: {self._error}" if self.failures >= FAILING else ""
+
+
+AGAIN = 300.0  # seconds
+
+
+class NamedServerWarning:
+    """Logs for one thread that it is elsewhere: once, and again every five minutes, or if another server is named
+    meanwhile. who: the field that names it, as in the log."""
+
+    def __init__(self, log: Log, **who: str):
+        self._log, self._who = log, who
+        self._writer = ""
+        self._again_at = 0.0
+
+    def elsewhere(self, error: server_identity.NotNamedServer) -> None:
+        """To be called each time the thread has looked, and is elsewhere: its next connection may lead to the named
+        server."""
+        retries.drop_connection(self._log)
+        now = time.monotonic()
+        if error.writer != self._writer or now >= self._again_at:
+            self._writer, self._again_at = error.writer, now + AGAIN
+            logger.warning(logfmt("not_the_named_server", **self._who, meaning=error))
+
+    def over(self) -> None:
+        """To be called when it is not elsewhere."""
+        self._writer = ""
+
+
+SELDOM: Final = 3600.0  # seconds
 
 
 class BackgroundTask:
-    """A duty that a thread of its own does every `interval` seconds, on a connection of its own.
+    """A duty that a thread of its own does every `interval` seconds, on a connection of its own; SELDOM, if it is woken
+    when there is something to do. operation: does it once, and returns whether the next time should follow at once."""
 
-    in_reserve: tells whether another process looks for the same work as often; then this one does so RESERVE times less
-    often, unless it is woken. So what an idle duty costs does not grow with the processes as fast as these.
-    """
-
-    name = "background-task"
-    in_reserve: Callable[[], bool] = staticmethod(lambda: False)
     anywhere = False  # whether it may be connected to any server of a cluster, not only to the named one
 
-    def __init__(self, log: Log, interval: float):
-        self.log, self.interval = log, interval
+    def __init__(self, log: Log, name: str, interval: float, operation: Callable[[], bool] = bool):
+        self.log, self.name, self.interval, self._operation = log, name, interval, operation
         self._due = threading.Event()
         self._stopping = False
-        self._ran_at = 0.0
-        self._told: bool | None = None  # None: it never was
         self._trouble = Trouble(self.name)
         self._stopped = threading.Event()
-        self._named_server = NamedServerWarning(task=self.name)
+        self._named_server = NamedServerWarning(log, task=self.name)
         self._thread = threading.Thread(target=self._run, name=f"sqlqueue-{self.name}", daemon=True)
 
     def start(self) -> None:
@@ -56,11 +112,10 @@ class BackgroundTask:
         """Run the next iteration now."""
         self._due.set()
 
-    def tell(self, something: bool) -> None:
-        """Tell whether there is something to do, as a poll of the loop has found. While there is nothing, the task
-        itself looks seldom. From any thread."""
-        self._told = something
-        if something and time.monotonic() - self._ran_at >= self.pause:
+    def look_every(self, seconds: float) -> None:
+        """Use this interval from now on; if it is shorter than before, begin at once."""
+        sooner, self.interval = seconds < self.interval, seconds
+        if sooner:
             self.wake()
 
     def stop(self, timeout: float = 5.0) -> None:
@@ -72,13 +127,7 @@ class BackgroundTask:
 
     def run_once(self) -> bool:
         """Run one iteration; return True if the next one should follow at once."""
-        raise NotImplementedError
-
-    @property
-    def pause(self) -> float:
-        """Seconds between two iterations now."""
-        pause = self.interval * (RESERVE if self.in_reserve() else 1)
-        return max(pause, LOOK) if self._told is False else pause
+        return self._operation()
 
     @property
     def failing(self) -> str:
@@ -96,16 +145,15 @@ class BackgroundTask:
             with lock_timeouts.limited(self.log):
                 while not self._stopping:
                     more = self._guarded(self.run_once)
-                    self._stopped.wait(min(self._trouble.pause, self.pause))  # whatever wakes it
+                    self._stopped.wait(min(self._trouble.pause, self.interval))  # whatever wakes it
                     if not more and not self._stopping:
-                        self._due.wait(self.pause)
+                        self._due.wait(self.interval)
                     self._due.clear()
                 self._guarded(self.finish)
         finally:
             connections.close_all()
 
     def _guarded(self, do: Callable[[], bool | None]) -> bool:
-        self._ran_at = time.monotonic()
         try:
             if retries.close_lost_connections():
                 self.forget()
@@ -113,7 +161,6 @@ class BackgroundTask:
                 server_identity.lead(self.log)
             more = bool(do())
         except server_identity.NotNamedServer as error:
-            retries.drop_connection(self.log)
             self._named_server.elsewhere(error)
         except (Error, LogElsewhere) as error:
             kind = retries.classify(error)

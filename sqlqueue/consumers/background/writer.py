@@ -34,11 +34,10 @@ class NamedServerTask(BackgroundTask):
     there, is to renew its name.
     """
 
-    name = "named-server"
     anywhere = True
 
     def __init__(self, log: Log, changed: Callable[[], None]):
-        super().__init__(log, INTERVAL)
+        super().__init__(log, "named-server", INTERVAL)
         self._changed = changed
         self.elsewhere = False
         self._seen: WriterState | None = None

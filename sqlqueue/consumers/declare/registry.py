@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from django.utils.module_loading import autodiscover_modules
@@ -21,7 +21,7 @@ from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.partition.ref import ConsumerOptions
 from sqlqueue.core.periodic import ScheduleDefinition
 from sqlqueue.core.retry_policy import ALL, Backoff, BackoffFunction, RetryFilter, checked_filter, checked_function
-from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError, InvalidMessage
+from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError, InvalidMessage, LeaseLost
 from sqlqueue.log.groups import EARLIEST, LATEST
 from sqlqueue.payloads.topic_types import PayloadReader
 
@@ -72,16 +72,20 @@ DURATIONS = {
 }
 
 
+def _no_handler(delivery: object) -> None:
+    raise LeaseLost("a pulled delivery has no handler")
+
+
 @dataclass(frozen=True, slots=True)
 class Consumer:
     """A handler with its options."""
 
     topic: str
     group: str
-    handler: Callable[..., Any]
     options: ConsumerOptions
     backoff: Backoff | BackoffFunction
     start: str
+    handler: Callable[..., Any] = _no_handler
     retried: RetryFilter = ALL
     payloads: PayloadReader | None = None  # None: as JSON has them
     where: Filter | None = None  # None: all messages
@@ -225,13 +229,13 @@ def registering(topic: str, options: dict[str, Any]) -> Callable[[Handler], Hand
     made = build(topic, options)
 
     def decorate(handler: Handler) -> Handler:
-        _check_signature(handler, made["options"].batch)
-        if is_async(handler) and made["options"].atomic:
+        _check_signature(handler, made.options.batch)
+        if is_async(handler) and made.options.atomic:
             raise ConfigurationError(
                 f"{_name(handler)} is async and atomic, but Django's transactions are not async: "
                 "make it a plain function"
             )
-        registry.add(Consumer(topic=topic, handler=handler, **made))
+        registry.add(replace(made, handler=handler))
         return handler
 
     return decorate
@@ -258,8 +262,9 @@ def _check_signature(handler: Callable[..., Any], batch: bool) -> None:
         raise ConfigurationError(f"{name} is a generator, so calling it does nothing: leave the yield out; {right}")
 
 
-def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the validated parts of a Consumer from a topic and options as `@consumer` takes them."""
+def build(topic: str, options: dict[str, Any]) -> Consumer:
+    """Return a Consumer without a handler from a topic and options as `@consumer` takes them. Raises
+    ConfigurationError for those that cannot work."""
     checked_consumed(topic)
     for name in options:
         if name not in DEFAULTS:
@@ -308,8 +313,17 @@ def build(topic: str, options: dict[str, Any]) -> dict[str, Any]:
         where=where,
         commit_every=values["commit_every"],
     )
-    parts = {"group": values["group"], "options": consumer_options, "start": values["start"], "flow": flow}
-    return {**parts, "backoff": backoff, "retried": retried, "payloads": payloads, "where": where}
+    return Consumer(
+        topic,
+        values["group"],
+        consumer_options,
+        backoff,
+        values["start"],
+        retried=retried,
+        payloads=payloads,
+        where=where,
+        flow=flow,
+    )
 
 
 def _rules(values: dict[str, Any], flow: Flow) -> list[tuple[bool, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.db import Error
@@ -56,8 +57,7 @@ def add_consumers(registry: Registry) -> None:
     for group_topic in [one for one, made in registry.consumers.items() if made.handler is bring]:
         del registry.consumers[group_topic]
     for log in all_logs() if settings.several else ():
-        topic = relay_topic(log.alias)
-        registry.add(Consumer(topic=topic, handler=bring, **build(topic, OPTIONS)))
+        registry.add(replace(build(relay_topic(log.alias), OPTIONS), handler=bring))
 
 
 def connect(registry: Registry) -> None:

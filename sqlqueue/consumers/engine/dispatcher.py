@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 
 from sqlqueue.conf import settings
 from sqlqueue.consumers.engine.in_doubt import InDoubtPhases
@@ -20,6 +19,7 @@ from sqlqueue.consumers.engine.reserved_threads import ReservedThreads
 from sqlqueue.consumers.engine.settler import Settler
 from sqlqueue.consumers.engine.subscription import Subscription
 from sqlqueue.consumers.engine.throttle import (
+    Capacity,
     Level,
     Pace,
     PriorityShares,
@@ -28,7 +28,7 @@ from sqlqueue.consumers.engine.throttle import (
     by_urgency,
     level_of,
 )
-from sqlqueue.consumers.handlers.pools import Pool
+from sqlqueue.consumers.handlers.pools import Pool, ThreadPool
 from sqlqueue.core import outcomes
 from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.partition import settling
@@ -38,38 +38,25 @@ from sqlqueue.core.settle_plan import Attempt, Execution, SettlePlan
 from sqlqueue.signals import announce, deliveries_dispatched
 
 
-@dataclass
 class Room:
-    """How many deliveries (a batch counts as one), and executions, may still be dispatched."""
+    """What may still be dispatched to a capacity under its present load, and what is chosen for it.
 
-    deliveries: int
-    executions: int
+    deliveries, executions: how many, of which a batch counts as one; of_ordering_queue: at most so many of one.
+    """
 
-
-@dataclass
-class Choice:
-    """What is chosen for the handler threads, or for the event loop. of_ordering_queue: at most so many of one."""
-
-    room: Room
-    of_ordering_queue: int
-    executions: dict[AssignedPartition, list[Execution]] = field(default_factory=dict)
+    def __init__(self, throttle: Throttle, load: ExecutorLoad, assigned_partitions: Sequence[AssignedPartition]):
+        self.deliveries, self.executions = throttle.room(*load), throttle.executions_left(load.executions)
+        queues = sum([assigned.candidates for assigned in assigned_partitions])
+        self.of_ordering_queue = throttle.of_ordering_queue(self.deliveries, queues)
+        self.chosen: dict[AssignedPartition, list[Execution]] = {}
 
     def by_level(self) -> dict[Level, int]:
         """Return how many messages were chosen of each priority."""
         counts: dict[Level, int] = {}
-        for assigned, executions in self.executions.items():
+        for assigned, executions in self.chosen.items():
             level = level_of(assigned)
             counts[level] = counts.get(level, 0) + sum(len(each.attempts) for each in executions)
         return counts
-
-
-@dataclass(eq=False)
-class Capacity:
-    """Where executions run: the handler threads, the event loop, or a reserved thread."""
-
-    load: ExecutorLoad
-    throttle: Throttle
-    shares: PriorityShares
 
 
 class Dispatcher:
@@ -89,10 +76,14 @@ class Dispatcher:
         self.in_flight: InFlight = settler.in_flight
         self.throttle, self.pace = Throttle(threads), Pace()
         self.pool = make_pool(self._report, self.in_flight.ended.append)
-        self.reserved_threads = ReservedThreads(ownership, self.in_flight, self.pool, self.throttle, threads)
+        self._reserved: Mapping[Subscription, Capacity] = {}  # what is reserved for a group
+        self.reserved_threads: ReservedThreads | None = None  # where several groups share threads
+        if len(ownership.subscriptions) > 1 and isinstance(self.pool, ThreadPool):
+            self.reserved_threads = ReservedThreads(ownership, self.in_flight, self.pool, self.throttle, threads)
+            self._reserved = self.reserved_threads.reserved
         self._awake = awake
-        self._phases = InDoubtPhases()
-        self._shares_in_threads, self._shares_on_loop = PriorityShares(), PriorityShares()
+        self._phases: InDoubtPhases | None = None  # None: no message is in doubt
+        self._in_threads, self._on_loop = Capacity(self.throttle), Capacity(self.throttle)
         self._urgent = any(each.consumer.options.urgency for each in ownership.subscriptions)
 
     @property
@@ -118,22 +109,23 @@ class Dispatcher:
     def apply_reports(self, now: float) -> bool:
         """Apply the reported outcomes; return whether any of them changed anything."""
         applied = finished = 0
-        ended = self.in_flight.take_ended()  # before their reports, of which none may be missing
+        # Taken before their reports, of which none may be missing.
+        ended = [self.in_flight.ended.popleft() for _ in range(len(self.in_flight.ended))]
         for lease, reports in self.in_flight.take_reports().items():
             count = self.finish(lease, reports, now)
             applied += count
-            if (reserved := self.reserved_threads.reserved.get(lease.subscription)) is not None:
+            if (reserved := self._reserved.get(lease.subscription)) is not None:
                 reserved.throttle.finished(count, now)
             else:
                 finished += count
         self.in_flight.end_all(ended)
         self.throttle.finished(finished, now)
-        self._count_dispatched()
+        self._count_outstanding()
         return applied > 0
 
-    def _count_dispatched(self) -> None:
+    def _count_outstanding(self) -> None:
         # Beside executions that take every thread, a reserved thread's outcomes are few of what is in flight.
-        self.throttle.dispatched(0 if self.reserved_threads.reserved else self.outstanding)
+        self.throttle.low = 0.0 if self._reserved else len(self.in_flight) / 2
 
     def finish(self, lease: HeldLease, reports: Sequence[tuple[Attempt, Outcome]], now: float) -> int:
         """Apply the outcomes of attempts under one lease; return of how many. The others are ignored: another one was
@@ -142,7 +134,7 @@ class Dispatcher:
         if assigned is None or lease.lost:
             return 0
         subscription = lease.subscription
-        if self.reserved_threads.watches and any(attempt.started for attempt, _ in reports):
+        if self.reserved_threads is not None and any(attempt.started for attempt, _ in reports):
             self.reserved_threads.ran(subscription, now)
         limiter, key_rate = subscription.limiter, subscription.key_rate
         if limiter is not None:
@@ -161,18 +153,7 @@ class Dispatcher:
 
         Returns whether anything was written.
         """
-        for subscription in self.ownership.subscriptions:
-            if subscription.limiter is not None:
-                subscription.limiter.running = self.in_flight.running(subscription)
-            if subscription.key_rate_changed:
-                subscription.key_rate_changed = False
-                for assigned in subscription.assigned.values():
-                    assigned.let_go(now)
-            if subscription.key_limit_changed:
-                subscription.key_limit_changed = False
-                for assigned in subscription.assigned.values():
-                    assigned.queues.follow_limit(assigned.entries.values())
-        if dispatch and not self.in_flight.alone:
+        if dispatch and self.reserved_threads is not None and not self.in_flight.alone:
             self.reserved_threads.look(assigned_partitions, now)
         chosen = self._choose(assigned_partitions, now) if dispatch else {}
         plans: list[SettlePlan] = []
@@ -241,7 +222,7 @@ class Dispatcher:
         for execution in by_urgency(started) if self._urgent else started:
             subscription = execution.lease.subscription
             self.in_flight.start(execution, subscription)
-            self.pool.submit(subscription.executor, execution, subscription in self.reserved_threads.reserved)
+            self.pool.submit(subscription.executor, execution, subscription in self._reserved)
 
     def _choose(
         self, assigned_partitions: Sequence[AssignedPartition], now: float
@@ -250,94 +231,93 @@ class Dispatcher:
         process until it is settled."""
         if self.in_flight.alone:
             return {}
-        if self._phases.of_others(now):
+        in_doubt = [assigned for assigned in assigned_partitions if assigned.in_doubt.entries]
+        if not in_doubt:
+            self._phases = None
+            return self._choose_others(assigned_partitions, now)
+        phases = self._phases = self._phases or InDoubtPhases()
+        if phases.of_others(now):
             others = self._choose_others(assigned_partitions, now)
             if others or self.in_flight:
                 return others
-        return self._choose_in_doubt(assigned_partitions, now)
+        return self._choose_in_doubt(phases, in_doubt, assigned_partitions, now)
 
     def _choose_in_doubt(
-        self, assigned_partitions: Sequence[AssignedPartition], now: float
+        self,
+        phases: InDoubtPhases,
+        in_doubt: Sequence[AssignedPartition],
+        assigned_partitions: Sequence[AssignedPartition],
+        now: float,
     ) -> dict[AssignedPartition, list[Execution]]:
-        for assigned in self._phases.by_last_dispatch(assigned_partitions):
-            if self.ownership.may_dispatch(assigned):
-                self.reader.leave_out(assigned, now)
-                offset = assigned.in_doubt.first()
-            else:
-                offset = None
-            limiter = assigned.lease.subscription.limiter
-            if offset is None or (limiter is not None and not limiter.admits(now)):
+        for assigned in phases.by_last_dispatch(in_doubt):
+            if not self.ownership.may_dispatch(assigned):
+                continue
+            self.reader.leave_out(assigned, now)
+            offset, subscription = assigned.in_doubt.first(), assigned.lease.subscription
+            if offset is None or (subscription.limiter is not None and not subscription.limiter.admits(now)):
                 continue
             if self.in_flight:
-                if self._phases.waits(now, self.in_flight.group_topics()):
+                if phases.waits(now, {each.group_topic for each in self.in_flight.executions.values()}):
                     return {}
                 break
-            if not self._phases.lasts(now):
+            if not phases.lasts(now):
                 break
-            self.reader.load(assigned, [offset], now)
+            self.reader.load([(assigned, [offset])], now)
             executions = assigned.choose_alone(offset, now)
             if executions:
-                if (key_rate := assigned.lease.subscription.key_rate) is not None:
-                    key_rate.start(executions[0].attempts[0].message.key, now)
+                if subscription.key_rate is not None:
+                    subscription.key_rate.start(executions[0].attempts[0].message.key, now)
                 self.in_flight.alone = True
-                self._phases.was_dispatched(assigned)
+                phases.was_dispatched(assigned)
                 self._claim(assigned, executions)
                 return {assigned: executions}
         else:
-            self._phases.end()
+            self._phases = None
         return self._choose_others(assigned_partitions, now)
 
     def _choose_others(
         self, assigned_partitions: Sequence[AssignedPartition], now: float
     ) -> dict[AssignedPartition, list[Execution]]:
         order = self.throttle.rotated(assigned_partitions)
-        if self._phases.held_back:
-            order = [each for each in order if each.lease.subscription.group_topic not in self._phases.held_back]
-        in_threads, on_loop = self.in_flight.loads(self.reserved_threads.reserved)
-        sync = Capacity(in_threads, self.throttle, self._shares_in_threads)
-        looping = Capacity(on_loop, self.throttle, self._shares_on_loop)
-        capacities: dict[Subscription, Capacity] = {}
-        for subscription in self.ownership.subscriptions:
-            if (reserved := self.reserved_threads.reserved.get(subscription)) is not None:
-                load = self.in_flight.load_of(subscription)
-                capacities[subscription] = Capacity(load, reserved.throttle, reserved.shares)
-            else:
-                capacities[subscription] = looping if subscription.consumer.is_async else sync
+        if self._phases is not None and (held_back := self._phases.held_back):
+            order = [each for each in order if each.lease.subscription.group_topic not in held_back]
+        reserved = self._reserved
+        in_threads, on_loop = self.in_flight.loads(reserved)
+        loads = {self._in_threads: in_threads, self._on_loop: on_loop}
+        loads |= {capacity: self.in_flight.load_of(subscription) for subscription, capacity in reserved.items()}
         by_capacity: dict[Capacity, list[AssignedPartition]] = {}
         for assigned in order:
-            by_capacity.setdefault(capacities[assigned.lease.subscription], []).append(assigned)
+            subscription = assigned.lease.subscription
+            usual = self._on_loop if subscription.consumer.is_async else self._in_threads
+            by_capacity.setdefault(reserved.get(subscription, usual), []).append(assigned)
         chosen: dict[AssignedPartition, list[Execution]] = {}
         for capacity, some in by_capacity.items():
-            chosen.update(self._choose_of(some, now, capacity))
+            # Each under its present load: one that is blocked does not delay the others.
+            chosen.update(self._choose_for(capacity.shares, Room(capacity.throttle, loads[capacity], some), some, now))
         return chosen
 
-    def _choose_of(
-        self, assigned_partitions: Sequence[AssignedPartition], now: float, capacity: Capacity
+    def _choose_for(
+        self, shares: PriorityShares, room: Room, assigned_partitions: Sequence[AssignedPartition], now: float
     ) -> dict[AssignedPartition, list[Execution]]:
-        """Choose for one of them, under its present load: one that is blocked does not delay the others."""
-        throttle, load, shares = capacity.throttle, capacity.load, capacity.shares
-        room = Room(throttle.room(*load), throttle.executions_left(load.executions))
-        queues = sum([assigned.candidates for assigned in assigned_partitions])
-        choice = Choice(room, throttle.of_ordering_queue(room.deliveries, queues))
         quotas = UrgencyQuotas(assigned_partitions) if self._urgent else None
         # They are in the order of their priorities, so without priorities the last one has none.
-        levels = bool(assigned_partitions) and assigned_partitions[-1].ref.priority > 0
-        waiting = self._waiting(assigned_partitions) if levels else {}
-        whole = shares.expected(room.deliveries)
-        for level, owed in shares.due(waiting, whole).items() if waiting else ():
-            for assigned in assigned_partitions:
-                if level_of(assigned) == level:
-                    owed -= self._take(assigned, owed, choice, now)
-        given = choice.by_level() if waiting else {}
+        waiting = self._waiting(assigned_partitions) if assigned_partitions[-1].ref.priority else {}
+        given: dict[Level, int] = {}
+        if waiting:
+            whole = shares.expected(room.deliveries)
+            for level, owed in shares.due(waiting, whole).items():
+                for assigned in assigned_partitions:
+                    if level_of(assigned) == level:
+                        owed -= self._take(assigned, owed, room, now)
+            given = room.by_level()
         for assigned in assigned_partitions:
             if room.deliveries <= 0:
                 break
-            self._take(
-                assigned, room.deliveries if quotas is None else quotas.of(assigned, room.deliveries), choice, now
-            )
+            most = room.deliveries if quotas is None else quotas.of(assigned, room.deliveries)
+            self._take(assigned, most, room, now)
         if waiting:
-            shares.were_dispatched(waiting, whole, given, choice.by_level())
-        return choice.executions
+            shares.were_dispatched(waiting, whole, given, room.by_level())
+        return room.chosen
 
     def _waiting(self, assigned_partitions: Sequence[AssignedPartition]) -> dict[Level, float]:
         """Return the lower priorities of which something may be dispatched, with their shares."""
@@ -347,27 +327,23 @@ class Dispatcher:
             if assigned.ref.priority and assigned.has_candidates and self.ownership.may_dispatch(assigned)
         }
 
-    def _take(self, assigned: AssignedPartition, most: int, choice: Choice, now: float) -> int:
+    def _take(self, assigned: AssignedPartition, most: int, room: Room, now: float) -> int:
         """Choose at most `most` messages of a partition; return how many were chosen."""
-        room, options = choice.room, assigned.options
-        if min(most, room.deliveries) <= 0 or not assigned.has_candidates:
+        options, subscription = assigned.options, assigned.lease.subscription
+        most = min(most, room.deliveries, options.batch_size)
+        if most <= 0 or not assigned.has_candidates or (options.together and room.executions <= 0):
             return 0
         if not self.ownership.may_dispatch(assigned) or now >= assigned.lease.deadline:
             return 0
-        if options.together and room.executions <= 0:
-            return 0
-        subscription: Subscription = assigned.lease.subscription
-        limiter = subscription.limiter
-        if limiter is not None and not limiter.admits(now):
-            return 0
         allowed = handlers = sys.maxsize
-        if limiter is not None:
+        if (limiter := subscription.limiter) is not None:
+            if not limiter.admits(now):
+                return 0
             allowed, handlers = limiter.messages(now), limiter.executions(now)
-        most = min(most, room.deliveries, options.batch_size)
-        executions = assigned.choose(most, choice.of_ordering_queue, allowed, handlers, subscription.key_rate, now)
+        executions = assigned.choose(most, room.of_ordering_queue, allowed, handlers, subscription.key_rate, now)
         if not executions:
             return 0
-        choice.executions.setdefault(assigned, []).extend(executions)
+        room.chosen.setdefault(assigned, []).extend(executions)
         messages = 0
         for execution in executions:
             messages += len(execution.attempts)
@@ -380,4 +356,4 @@ class Dispatcher:
         if (limiter := assigned.lease.subscription.limiter) is not None:
             limiter.started(executions)
         self.in_flight.add(executions)
-        self._count_dispatched()
+        self._count_outstanding()

@@ -77,18 +77,10 @@ class InDoubtPhases:
         self._waits_since = self._began = None
 
     def by_last_dispatch(self, assigned_partitions: Iterable[AssignedPartition]) -> list[AssignedPartition]:
-        """Return the partitions with messages in doubt, first the one that has not had one dispatched for longest."""
-        waiting = [assigned for assigned in assigned_partitions if assigned.in_doubt.entries]
-        return sorted(waiting, key=lambda assigned: self._served.get(assigned.ref, 0))
+        """Return partitions with messages in doubt, first the one that has not had one dispatched for longest."""
+        return sorted(assigned_partitions, key=lambda assigned: self._served.get(assigned.ref, 0))
 
     def was_dispatched(self, assigned: AssignedPartition) -> None:
         """Record that a message in doubt of a partition was dispatched."""
         self._served.pop(assigned.ref, None)
         self._served[assigned.ref] = 1 + next(reversed(self._served.values()), 0)
-
-    def end(self) -> None:
-        """Forget everything: no message is in doubt."""
-        self._waits_since = self._began = self._in_vain_since = None
-        self._long_until = 0.0
-        self._served.clear()
-        self.held_back.clear()

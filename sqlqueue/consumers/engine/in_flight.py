@@ -25,11 +25,18 @@ class ExecutorLoad(NamedTuple):
     executions: int
 
 
+Finish = Callable[[HeldLease, Sequence[tuple[Attempt, Outcome]], float], object]
 NO_LOAD = ExecutorLoad(0, 0)
 # Of an attempt whose execution was ended by an error of the engine's own, perhaps after the handler had succeeded.
 ENDED_WITHOUT: Final = Outcome(
     POSTPONED, 1.0, "its execution ended without an outcome: see execution_failed in the log"
 )
+
+
+HELD_UP = Outcome(
+    outcomes.POSTPONED, error="another handler has blocked the event loop, or its database calls, for too long"
+)
+OVERRUN_CHECK = 0.1  # seconds between two checks of the running handlers' deadlines
 
 
 class InFlight:
@@ -42,13 +49,11 @@ class InFlight:
         self.alone = False  # a message in doubt is in flight: nothing else is dispatched meanwhile
         self.executions: dict[Execution, Subscription] = {}
         self._attempts: set[Attempt] = set()
+        self._check_at = 0.0  # when overruns are looked for again
         self._batched = 0  # how many attempts are in a batch behind its first
 
     def __len__(self) -> int:
         return len(self._attempts)
-
-    def __contains__(self, attempt: Attempt) -> bool:
-        return attempt in self._attempts
 
     def add(self, executions: Iterable[Execution]) -> None:
         """Count the attempts of chosen executions, whose claims are about to be written."""
@@ -60,11 +65,6 @@ class InFlight:
         if self.alone and any(attempt.alone and attempt in self._attempts for attempt in attempts):
             self.alone = False
         self._attempts.difference_update(attempts)
-
-    def unclaim(self, executions: Iterable[Execution]) -> None:
-        """Remove the attempts of executions whose claims were not written."""
-        for execution in executions:
-            self.remove(execution.attempts)
 
     def take_reports(self) -> dict[HeldLease, list[tuple[Attempt, Outcome]]]:
         """Return what was reported since the last time, by lease and in its order; nothing of it is in flight any
@@ -89,10 +89,6 @@ class InFlight:
         if self.executions.pop(execution, None) is not None and execution.batch:
             self._batched -= len(execution.attempts) - 1
 
-    def take_ended(self) -> list[Execution]:
-        """Return the executions that have ended since the last time. All that they have reported is in `reports`."""
-        return [self.ended.popleft() for _ in range(len(self.ended))]
-
     def end_all(self, executions: Iterable[Execution]) -> None:
         """Remove executions that have ended, once their reports were taken. An attempt that has no outcome even so is
         tried again, uncharged: otherwise it would be in flight for as long as the process lives."""
@@ -111,11 +107,7 @@ class InFlight:
         """Return how many executions of a subscription run, or are about to."""
         return sum(each is subscription for each in self.executions.values())
 
-    def group_topics(self) -> set[tuple[str, str]]:
-        """Return the (group, topic) of everything that runs."""
-        return {subscription.group_topic for subscription in self.executions.values()}
-
-    def loads(self, apart: Collection[Subscription] = ()) -> tuple[ExecutorLoad, ExecutorLoad]:
+    def loads(self, apart: Collection[Subscription]) -> tuple[ExecutorLoad, ExecutorLoad]:
         """Return the load of the handler threads, and that of the event loop, without those of these groups."""
         on_loop = self._load([one for one, of in self.executions.items() if of.consumer.is_async and of not in apart])
         elsewhere = self._load([one for one, of in self.executions.items() if of in apart]) if apart else NO_LOAD
@@ -177,62 +169,45 @@ class InFlight:
                 if not execution.next:
                     self.end(execution)
 
+    # -- overruns ----------------------------------------------------------------------------------------------------
 
-HELD_UP = Outcome(
-    outcomes.POSTPONED, error="another handler has blocked the event loop, or its database calls, for too long"
-)
-OVERRUN_CHECK = 0.1  # seconds between two checks of the running handlers' deadlines
-
-
-class Overruns:
-    """Ends overruns, and calls `finish` to apply their outcomes. For the control thread."""
-
-    def __init__(
-        self,
-        in_flight: InFlight,
-        pool: Pool,
-        finish: Callable[[HeldLease, Sequence[tuple[Attempt, Outcome]], float], object],
-    ):
-        self.in_flight, self.pool, self._finish = in_flight, pool, finish
-        self._check_at = 0.0
-
-    def end(self, now: float) -> bool:
+    def end_overruns(self, pool: Pool, finish: Finish, now: float) -> bool:
         """End the attempts whose visibility timeout has passed: their handlers may go on, but their outcomes are
-        ignored, and they are no longer in flight.
+        ignored, and they are no longer in flight. finish: applies outcomes.
 
         Returns False if so many handlers hang that the process should be replaced.
         """
         if now < self._check_at:
             return True
         self._check_at = now + OVERRUN_CHECK
-        self.pool.look(now)
-        for execution, subscription in list(self.in_flight.executions.items()):
+        pool.look(now)
+        for execution, subscription in list(self.executions.items()):
             late = [attempt for attempt in execution.attempts if self._overruns(attempt, now)]
-            if late and (blame := self.pool.blame(execution, now)) is not Blame.OPEN:
-                self._end(execution, late, subscription, blame, now)
-        return not self.pool.exhausted
+            if late and (blame := pool.blame(execution, now)) is not Blame.OPEN:
+                error = None if blame is Blame.OWN else HELD_UP
+                reports = [(each, error or _timed_out(each, subscription)) for each in late]
+                self._end_overrun(execution, reports, finish, now)
+                pool.abandon(execution)
+                if not any(each.started and not each.finished for each in execution.attempts):
+                    self.end(execution)
+        return not pool.exhausted
 
     def _overruns(self, attempt: Attempt, now: float) -> bool:
-        return bool(attempt.started and not attempt.finished and now >= attempt.deadline and attempt in self.in_flight)
+        return bool(attempt.started and not attempt.finished and now >= attempt.deadline and attempt in self._attempts)
 
-    def _end(
-        self, execution: Execution, late: list[Attempt], subscription: Subscription, blame: Blame, now: float
+    def _end_overrun(
+        self, execution: Execution, reports: Sequence[tuple[Attempt, Outcome]], finish: Finish, now: float
     ) -> None:
-        self.in_flight.release(execution)
-        reports: list[tuple[Attempt, Outcome]] = []
-        for attempt in late:
+        self.release(execution)
+        for attempt, _ in reports:
             attempt.finished = now
-            reports.append((attempt, HELD_UP if blame is Blame.ANOTHERS else _timed_out(attempt, subscription)))
-        self.in_flight.remove(late)
-        self._finish(execution.lease, reports, now)
+        self.remove([attempt for attempt, _ in reports])
+        finish(execution.lease, reports, now)
         # Those that are to be tried again, and those that have run in a transaction that cannot be committed any more:
         # what it would ack with the late one, that one's outcome has refused.
         for attempt in execution.attempts:
-            if attempt in self.in_flight and (attempt.finished or not attempt.started):
-                self.in_flight.reports.append((attempt, UNSTARTED))
-        self.pool.abandon(execution)
-        if not any(attempt.started and not attempt.finished for attempt in execution.attempts):
-            self.in_flight.end(execution)
+            if attempt in self._attempts and (attempt.finished or not attempt.started):
+                self.reports.append((attempt, UNSTARTED))
 
 
 def _timed_out(attempt: Attempt, subscription: Subscription) -> Outcome:

@@ -58,7 +58,7 @@ class Following:
     def __init__(self, log: Log, server: ServerIdentity):
         self.log, self.server = log, server
         self.trials = Trials()
-        self._messages: dict[Stream, list[FetchedMessage]] = {}  # whatever the log has above _above
+        self.messages: dict[Stream, list[FetchedMessage]] = {}  # whatever the log has above _above
         self._above = 0
         self._taken: set[Stream] = set()
 
@@ -71,22 +71,21 @@ class Following:
 
     def keep(self, newest: Newest, above: int) -> None:
         """Keep these messages until `drop`."""
-        self._messages, self._above = newest.messages, above
+        self.messages, self._above = newest.messages, above
 
     def drop(self) -> None:
         """Forget the messages: the log may have more."""
-        if self._messages:
-            total = sum(map(len, self._messages.values()))
-            taken = sum(len(self._messages[stream]) for stream in self._taken)
-            self.trials.ended(well=taken >= USEFUL * total)
-        self._messages, self._taken = {}, set()
+        total = sum(map(len, self.messages.values()))
+        taken = sum(len(self.messages[stream]) for stream in self._taken)
+        self.trials.ended(well=taken >= USEFUL * total)
+        self.messages, self._taken = {}, set()
 
     def already_read(self, ref: PartitionRef, read: Read) -> Found | None:
         """Return what a read would find, if that was read, and it may bring as much."""
-        if not self._messages or read.start < self._above or read.looks or read.sift is not None:
+        if not self.messages or read.start < self._above or read.looks or read.sift is not None:
             return None
         stream = (ref.topic, ref.partition, ref.priority)
-        some = self._messages.get(stream, [])
+        some = self.messages.get(stream, [])
         messages = [message for message in some if message.offset > read.start]
         if len(messages) >= read.limit or withheld(messages):
             return None
@@ -156,7 +155,7 @@ class LogEnd:
         whether to ask for requests, too. notified: that there is something new is nearly sure; a process that keeps up
         with the log, and owns most of it, reads what is new at once then.
         """
-        self.following.drop()
+        self.drop_newest()
         shared = subscribers > FEW and self.gated
         if notified and not (shared or requested) and (found_new := self._follow()):
             return self._alarm(working_set, found_new, self.watched_to, self.horizon.value)
@@ -179,6 +178,11 @@ class LogEnd:
             seen = watch(self.log, low, self.highest, self.server)
         concerned = self._alarm(working_set, seen, low, reached if whole else None)
         return concerned and (rose or new)
+
+    def drop_newest(self) -> None:
+        """Forget the newest messages, if it keeps some: the log may have more."""
+        if self.following.messages:
+            self.following.drop()
 
     def _alarm(self, working_set: WorkingSet, seen: Collection[Stream] | None, low: int, reached: int | None) -> bool:
         """Alarm the partitions of what was seen above `low`; return whether there are any. reached: the horizon, if all
@@ -244,7 +248,7 @@ class LogEnd:
     def _probe(self, now: float, linger: float, subscribers: int) -> int:
         """Probe the horizon if it is time, and among many this subscriber's turn, and let the others know it."""
         self.unprobed = self.highest > self.horizon.value and (
-            now < self._probed_at + linger or not self._is_to_probe(subscribers)
+            now < self._probed_at + linger or (subscribers > FEW and not self._is_to_probe(subscribers))
         )
         if not self.unprobed:
             self._probed_at = now
@@ -254,9 +258,9 @@ class LogEnd:
         return self.horizon.value
 
     def _is_to_probe(self, subscribers: int) -> bool:
-        """Tell whether this subscriber is to probe now. Among many that is left to chance, until it has begun: nothing
-        is to be agreed on, a subscriber that dies is not waited for long, and those that have all waited for the server
-        do not ask it at the same moment."""
-        if subscribers <= FEW or self.horizon.waits_for > 0:
+        """Tell whether this one of many subscribers is to probe now. That is left to chance, until it has begun: they
+        need not agree on anything, a subscriber that dies is not waited for long, and those that have all waited for
+        the server do not ask it at the same moment."""
+        if self.horizon.waits_for > 0:
             return True
         return random.random() * subscribers < (PROBERS if self._waited < LONGEST_WAIT else EAGER)

@@ -11,11 +11,9 @@ from collections.abc import Callable, Sequence
 from django.db import Error
 
 from sqlqueue.conf import settings
-from sqlqueue.consumers.background.errors import NamedServerWarning
-from sqlqueue.consumers.background.operations import SchedulerTask
-from sqlqueue.consumers.background.task import BackgroundTask
+from sqlqueue.consumers.background.effects import RESERVE
+from sqlqueue.consumers.background.task import SELDOM, BackgroundTask, NamedServerWarning
 from sqlqueue.consumers.engine.dispatcher import Dispatcher
-from sqlqueue.consumers.engine.in_flight import Overruns
 from sqlqueue.consumers.engine.ownership import SERVER_CHANGED, Ownership, WorkingSet
 from sqlqueue.consumers.engine.reader import Reader
 from sqlqueue.consumers.engine.reserved_threads import Withdrawals
@@ -28,6 +26,7 @@ from sqlqueue.core.partition.ref import HeldLease
 from sqlqueue.database import retries
 from sqlqueue.database.lock_timeouts import TableLocked
 from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, ServerIdentity, SessionReplaced
+from sqlqueue.operations import requests
 from sqlqueue.signals import announce, operation_retried
 
 logger = logging.getLogger("sqlqueue")
@@ -61,23 +60,19 @@ class Loop:
         self.ownership, self.registration = ownership, registration
         self.reader, self.log_end = reader, reader.log_end
         self.dispatcher, self.settler, self.in_flight = dispatcher, dispatcher.settler, dispatcher.in_flight
-        self.overruns = Overruns(self.in_flight, dispatcher.pool, dispatcher.finish)
         self.liveness, self.clock, self.awake = liveness, clock, awake
         self.stopping = False  # no new attempt starts
         self.lost: deque[list[HeldLease]] = deque()  # the lease renewer appends
-        self.scheduler: SchedulerTask | None = None
-        self.told: Sequence[BackgroundTask] = ()  # whether there is something for them
+        self.scheduler: BackgroundTask | None = None
+        self.requests: BackgroundTask | None = None
         self.meet_server: Callable[[], None] = lambda: None  # before it goes on with another server
         self.renew_name: Callable[[float], None] = lambda now: None  # of the server, where it is the named one
         self._unmet = False
         self._fail = fail
         self.withdrawals: Withdrawals | None = None  # where several groups share the threads
-        dispatcher.reserved_threads.starving = self.balance_soon
         self.progress = ProgressWriter(ownership.log)
-        self.named_server = NamedServerWarning(subscriber=ownership.subscriber)
+        self.named_server = NamedServerWarning(ownership.log, subscriber=ownership.subscriber)
         self.working_set = WorkingSet()
-        self._visits_all = True
-        self._changes = 0  # of what is owned, as of the last visit of all
         self._notified = False
         self._pause: float = settings.POLL_INTERVAL
         self._scheduled_at, self._looked_at = math.inf, -math.inf
@@ -114,10 +109,9 @@ class Loop:
             return 0.0
         except NotNamedServer as error:
             self._unmet = True
-            self.named_server.elsewhere(error)
             if self.ownership.leases():
                 self.start_over()
-            retries.drop_connection(self.ownership.log)
+            self.named_server.elsewhere(error)
             return ELSEWHERE_PAUSE
         except SessionReplaced as error:
             logger.warning(logfmt("session_replaced", subscriber=self.ownership.subscriber, meaning=error))
@@ -127,7 +121,7 @@ class Loop:
             kind = retries.classify(error)
             if kind in retries.FOR_GOOD:
                 raise  # decisions may not have been written: only a fresh process is safe
-            self.settler.failed(error)
+            self.settler.trouble.failed(error)
             logger.warning(
                 logfmt("iteration_failed", subscriber=self.ownership.subscriber, error_kind=kind.name, error=error)
             )
@@ -148,7 +142,7 @@ class Loop:
         self.settler.lose([assigned.lease for assigned in self.ownership.assigned_partitions()], SERVER_CHANGED)
         self.ownership.server = ServerIdentity(self.ownership.log)
         self.reader.forget(self.ownership.server)
-        self.registration.forget_end()
+        self.registration.begin = None
         self._scheduled_at = math.inf
         self._poll_at = self._balance_at = self._options_at = self._notice_at = 0.0
 
@@ -159,23 +153,23 @@ class Loop:
         self.dispatcher.pace.measure(now, self.log_end.highest)
         while self.lost:
             self.settler.lose(self.lost.popleft())
-        if not self.registration.complete and now >= self._register_at and not self.stopping:
+        if self.registration.latest and now >= self._register_at and not self.stopping:
             self._register_at = now + REGISTER_CHECK
             if self.registration.register_latest(self.log_end.horizon):
                 self.balance_soon()
         if now >= self._balance_at and not self.stopping:
             self.balance()
             self._refreshed(now)
-        if self._visits_all or self._changes != self.ownership.changes:
+        if self.ownership.changed:
             self._visit_all()
         if not self.stopping:
             worked = self._read(now) or worked
         if now >= self._options_at and not self.stopping and self._follows_options():
-            self.ownership.refresh()
+            self.ownership.refresh(now)
             self._refreshed(now)
             self._visit_all()
         assigned_partitions = self.working_set.partitions
-        if not self.overruns.end(now):
+        if not self.in_flight.end_overruns(self.dispatcher.pool, self.dispatcher.finish, now):
             logger.error(
                 logfmt("pool_exhausted", subscriber=self.ownership.subscriber, meaning="too many handlers hang")
             )
@@ -205,7 +199,7 @@ class Loop:
 
     def _visit_all(self) -> None:
         """Let this iteration visit every partition that is owned."""
-        self._visits_all, self._changes = False, self.ownership.changes
+        self.ownership.changed = False
         assigned_partitions = self.ownership.assigned_partitions()
         self.reader.share(assigned_partitions)
         self.working_set.wake_all(assigned_partitions, self.log_end.watched_to)
@@ -213,8 +207,9 @@ class Loop:
     def balance(self) -> None:
         """Acquire partitions up to the fair share, and mark those beyond it as leaving. Below its share it looks again
         sooner, less and less so while there is nothing to get."""
-        self.registration.register_declared()
-        self._visits_all = True
+        if self.registration.undeclared:
+            self.registration.register_declared()
+        self.ownership.changed = True  # options may have, too
         try:
             acquired = self.ownership.balance(self.log_end.horizon.value, self.clock)
             if self.withdrawals is not None and self.withdrawals.follow():
@@ -239,6 +234,7 @@ class Loop:
         """Take shares of the groups' limits where that is due. While the process stops, handlers still hold slots."""
         for subscription in self.ownership.subscriptions:
             if subscription.limiter is not None:
+                subscription.limiter.running = self.in_flight.running(subscription)
                 waits = [] if self.stopping or subscription.resting else list(subscription.assigned.values())
                 subscription.limiter.renew(self.ownership.subscriber, waits, now)
 
@@ -251,14 +247,15 @@ class Loop:
         if (now >= self._poll_at or self._notified) and not self._looks_later(now):
             notified, self._notified = self._notified, False
             living = self.ownership.balancer.living
-            ask = bool(self.told) and now >= self._ask_at
+            ask = self.requests is not None and now >= self._ask_at
             found_new = self.log_end.look(self.working_set, now, self.dispatcher.pace.linger, living, ask, notified)
-            if ask:
+            if self.requests is not None and ask:
                 self._ask_at = now + ASK_EVERY
-                for task in self.told:
-                    task.tell(bool(self.log_end.requested))
+                often = requests.INTERVAL * (RESERVE if self.ownership.balancer.in_reserve else 1)
+                self.requests.look_every(often if self.log_end.requested else SELDOM)
             self._poll_at, self._looked_at = now + self._pause, now
-            self._scheduled_at = self._follow_schedule()
+            if self.scheduler is not None:
+                self._scheduled_at = self._follow_schedule(self.scheduler)
         if now >= self._notice_at:
             self._notice_at = now + settings.HEARTBEAT_INTERVAL
             self._visit_all()
@@ -279,13 +276,13 @@ class Loop:
         a moment ago."""
         return now < self._looked_at + BEHIND_LOOK and self.working_set.behind(self.log_end.horizon.value)
 
-    def _follow_schedule(self) -> float:
+    def _follow_schedule(self, scheduler: BackgroundTask) -> float:
         """Wake the scheduler if a message is due; return when the next scheduled message is due."""
         due_in = self.log_end.due_in
-        if due_in is None or self.scheduler is None:
+        if due_in is None:
             return math.inf
         if due_in <= 0:
-            self.scheduler.wake()
+            scheduler.wake()
             return math.inf  # the next poll tells whether there is more
         return self.clock() + due_in + CLOCK_STEP
 
@@ -296,7 +293,8 @@ class Loop:
             return 0.0
         idle = not self.dispatcher.outstanding
         looks_in = self._looked_at + BEHIND_LOOK - now if self._notified else math.inf
-        looks_in = min(looks_in, self.dispatcher.reserved_threads.wake_at - now)
+        if (threads := self.dispatcher.reserved_threads) is not None:
+            looks_in = min(looks_in, threads.wake_at - now)
         pause = min(self._pause, looks_in, self._balance_at - now, self._scheduled_at - now)
         for assigned in assigned_partitions:
             if not self.ownership.may_dispatch(assigned):

@@ -111,6 +111,7 @@ class Ownership:
         self.lease_duration = lease_duration
         self.server = ServerIdentity(log)
         self.lacks = False  # the last balance has left it below its share: others have yet to give up, or were faster
+        self.changed = True  # a partition was acquired, released or lost since the loop has visited all
         self.progress: Callable[[], None] = lambda: None
         self.lost: Callable[[Iterable[HeldLease]], None] = self.lose  # called for leases that others have revoked
         self.withdrawn: frozenset[GroupTopic] = frozenset()  # left to others; the lease renewer reads it
@@ -125,8 +126,7 @@ class Ownership:
     def may_dispatch(self, assigned: AssignedPartition) -> bool:
         """Return whether deliveries of a partition may start: its group neither rests nor leaves it."""
         subscription = assigned.lease.subscription
-        rests = subscription.paused or subscription.outside_hours
-        return not rests and assigned.ref.partition not in subscription.leaving
+        return not subscription.resting and assigned.ref.partition not in subscription.leaving
 
     def assigned_partitions(self) -> list[AssignedPartition]:
         """Return every partition that is owned now, the most urgent priorities first."""
@@ -137,17 +137,11 @@ class Ownership:
             else found
         )
 
-    @property
-    def changes(self) -> int:
-        """A number that grows whenever a partition was acquired, released or lost."""
-        return sum(subscription.changes for subscription in self.subscriptions)
-
     def leases(self) -> dict[tuple[str, str, int], list[HeldLease]]:
         """Return the leases that are held by (group, topic, partition), one for each priority; from any thread."""
         held: dict[tuple[str, str, int], list[HeldLease]] = defaultdict(list)
         for subscription in self.subscriptions:
-            for lease in list(subscription.leases.values()):
-                ref = lease.ref
+            for ref, lease in list(subscription.leases.items()):
                 held[ref.group, ref.topic, ref.partition].append(lease)
         return held
 
@@ -176,8 +170,8 @@ class Ownership:
         return any_acquired
 
     def _compare(self, now: float) -> dict[tuple[str, str], Balance]:
-        self.refresh()
-        for each in self.subscriptions:
+        self.refresh(now)
+        for each in [one for one in self.subscriptions if one.altered]:
             lost, over = each.look_at_epochs()
             if lost:
                 self.lost(lost)
@@ -189,15 +183,16 @@ class Ownership:
         }
         return self.balancer.compare(holdings, now)
 
-    def refresh(self) -> None:
-        """Read the options that may change while the process runs: pauses, history, hours and limits."""
+    def refresh(self, now: float) -> None:
+        """Read the options that may change while the process runs: pauses, history, hours and limits. now: monotonic
+        seconds."""
         for group_topic, options in served(self.log, self._by_group_topic).items():
             if group_topic in self._by_group_topic:  # else two of different ones
-                self._by_group_topic[group_topic].apply(options)
-        if timed := [each for each in self.subscriptions if each.flow.active is not None or each.outside_hours]:
-            now = clock.now(self.log)
+                self._by_group_topic[group_topic].apply(options, now)
+        if timed := [each for each in self.subscriptions if each.has_hours]:
+            moment = clock.now(self.log)
             for subscription in timed:
-                subscription.look_at_clock(now)
+                subscription.check_hours(moment)
 
     def _take(self, leases: list[int], horizon: int, clock: Callable[[], float]) -> dict[GroupTopic, set[int]]:
         """Acquire leases; return the partitions of those that it has got."""
@@ -209,6 +204,7 @@ class Ownership:
         ):
             subscription = self._by_group_topic[taken.ref.group, taken.ref.topic]
             assigned = subscription.adopt(taken, now + self.lease_duration, now)
+            self.changed = True
             assigned.lease.holder, assigned.lease.server = self.subscriber, taken.server
             found[subscription].add(taken.ref.partition)
         self.progress()
@@ -238,6 +234,7 @@ class Ownership:
             for number in numbers:
                 for assigned in subscription.of_partition(number):
                     subscription.drop(assigned)
+                    self.changed = True
         leases = {subscription.group_topic: numbers for subscription, numbers in partitions.items()}
         release.release(self.log, self.subscriber, leases)
         self._announce(lease_released, partitions)
@@ -247,5 +244,6 @@ class Ownership:
         for lease in leases:
             if (assigned := self.assigned_of(lease)) is not None:
                 lease.subscription.drop(assigned)
+                self.changed = True
                 fields = {"subscriber": self.subscriber, **lease.labels, "why": why}
                 announce(lease_lost, Ownership, **fields, database=self.log.label)

@@ -60,7 +60,7 @@ class Reader:
         """Read for every partition that has room; return how many messages were read."""
         unweighed = [assigned for assigned in assigned_partitions if not assigned.budget.weighed]
         count = self._read(assigned_partitions, now)
-        self.log_end.following.drop()
+        self.log_end.drop_newest()
         if again := [assigned for assigned in unweighed if assigned.budget.weighed]:
             count += self._read(again, now)  # up to the room, now that their size is known
         for _ in range(READS_AT_ONCE - 1):  # then what is settled costs less than what is read
@@ -97,7 +97,10 @@ class Reader:
 
     def _fetch(self, reads: Sequence[tuple[AssignedPartition, Read]]) -> list[Found]:
         """Return what each read finds, in their order."""
-        already_read = [self.log_end.following.already_read(assigned.ref, read) for assigned, read in reads]
+        following = self.log_end.following
+        already_read: list[Found | None] = [None] * len(reads)
+        if following.messages:
+            already_read = [following.already_read(assigned.ref, read) for assigned, read in reads]
         others = [(assigned.ref, read) for (assigned, read), found in zip(reads, already_read) if found is None]
         sifted = [(ref, read) for ref, read in others if read.sift is not None]
         whole = [(ref, read) for ref, read in others if read.sift is None]
@@ -165,13 +168,10 @@ class Reader:
     def load_due(self, assigned_partitions: Sequence[AssignedPartition], now: float) -> None:
         """Load the rows of partitions that are due, with their messages."""
         due_rows = [(assigned, assigned.due_rows(now, assigned.options.batch_size)) for assigned in assigned_partitions]
-        self._load([(assigned, offsets) for assigned, offsets in due_rows if offsets], now)
+        self.load([(assigned, offsets) for assigned, offsets in due_rows if offsets], now)
 
-    def load(self, assigned: AssignedPartition, offsets: Sequence[int], now: float) -> None:
-        """Load these rows of a partition, with their messages."""
-        self._load([(assigned, offsets)], now)
-
-    def _load(self, rows: Sequence[tuple[AssignedPartition, Sequence[int]]], now: float) -> None:
+    def load(self, rows: Sequence[tuple[AssignedPartition, Sequence[int]]], now: float) -> None:
+        """Load rows of partitions, by their offsets, with their messages."""
         rows = [(assigned, some if assigned.budget.weighed else some[:FIRST_READ]) for assigned, some in rows]
         asked = [Asked(assigned.ref, offsets, assigned.loadable) for assigned, offsets in rows]
         for (assigned, offsets), (found, count) in zip(rows, load(self.log, asked, self.server)):

@@ -16,8 +16,8 @@ from typing import Final
 from sqlqueue.consumers.engine.in_flight import InFlight
 from sqlqueue.consumers.engine.ownership import Ownership
 from sqlqueue.consumers.engine.subscription import Subscription
-from sqlqueue.consumers.engine.throttle import PriorityShares, Throttle
-from sqlqueue.consumers.handlers.pools import Pool
+from sqlqueue.consumers.engine.throttle import Capacity, Throttle
+from sqlqueue.consumers.handlers.pools import ThreadPool
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.leases import heartbeat
@@ -31,12 +31,12 @@ IDLE: Final = 1.0  # seconds after which one without work ends
 LOOK: Final = 0.05  # seconds between two looks
 
 
-class ReservedThread:
+class ReservedThread(Capacity):
     """Where the executions of one group run apart from those of others."""
 
     def __init__(self, subscription: Subscription, threads: int, now: float):
+        super().__init__(Throttle(threads))
         self.subscription, self.began, self.worked = subscription, now, now
-        self.throttle, self.shares = Throttle(threads), PriorityShares()
 
 
 class ReservedThreads:
@@ -46,7 +46,7 @@ class ReservedThreads:
     those that have waited for too long; starving: called when there are more of these.
     """
 
-    def __init__(self, ownership: Ownership, in_flight: InFlight, pool: Pool, throttle: Throttle, threads: int):
+    def __init__(self, ownership: Ownership, in_flight: InFlight, pool: ThreadPool, throttle: Throttle, threads: int):
         self._ownership, self._in_flight, self._pool = ownership, in_flight, pool
         self._throttle, self._most = throttle, threads
         self.reserved: dict[Subscription, ReservedThread] = {}

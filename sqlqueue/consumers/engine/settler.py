@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from django.db import Error
 
-from sqlqueue.consumers.background.errors import Trouble
-from sqlqueue.consumers.background.stats import OutcomeCounter
+from sqlqueue.consumers.background.duties import OutcomeCounter
+from sqlqueue.consumers.background.task import Trouble
 from sqlqueue.consumers.engine.in_flight import InFlight
 from sqlqueue.consumers.engine.ownership import SERVER_CHANGED, TAKEN_OVER, UNWRITTEN, Ownership
 from sqlqueue.consumers.engine.subscription import Subscription
@@ -53,7 +53,6 @@ class Settler:
         self.tell_effects: Callable[[Sequence[EffectWrite]], None] = self._tell_effects
         self._give_up = give_up
         self.trouble = Trouble("loop")  # the control thread's: what it settles, and all else that it does
-        self.schema_differs: Callable[[Error], None] = lambda error: None  # a table or a column is missing
 
     def execute(self, plans: Sequence[SettlePlan]) -> list[SettlePlan] | None:
         """Settle, again after every error that may pass; return the plans that were written, or None if `give_up`
@@ -65,7 +64,7 @@ class Settler:
         """
         try:
             results = retries.patiently(
-                self.log, self.settle_on_the_same_server, plans, give_up=self._give_up, failed=self.failed
+                self.log, self.settle_on_the_same_server, plans, give_up=self._give_up, failed=self.trouble.failed
             )
         except BaseException as error:
             self._unclaim(plans)
@@ -78,7 +77,7 @@ class Settler:
             return None
         stale = [result.plan for result in results if result.stale]
         written = [result for result in results if not result.stale]
-        for result in written:
+        for result in [each for each in written if each.settled or each.dead or each.plan.filtered]:
             self.settled += len(result.settled)
             if stored := result.plan.lease.stored_progress:
                 stored.difference_update(each.offset for each in result.settled)
@@ -118,15 +117,10 @@ class Settler:
                 raise
         raise AssertionError("unreachable")
 
-    def failed(self, error: Error) -> None:
-        """Note an error of the control thread's statements, which is tried again."""
-        self.trouble.failed(error)
-        if retries.classify(error) is retries.ErrorKind.SCHEMA:
-            self.schema_differs(error)
-
     def _unclaim(self, plans: Iterable[SettlePlan]) -> None:
         for plan in plans:
-            self.in_flight.unclaim(plan.executions)
+            for execution in plan.executions:
+                self.in_flight.remove(execution.attempts)
 
     def lose(self, leases: Iterable[HeldLease], why: str = TAKEN_OVER) -> None:
         """Drop partitions, for this reason, and start nothing more of their executions."""

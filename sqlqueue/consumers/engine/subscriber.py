@@ -6,17 +6,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 from django.db import Error, connections
 
 from sqlqueue.conf import settings
-from sqlqueue.consumers.background.collector import CollectorTask
+from sqlqueue.consumers.background.duties import CollectorTask, PeriodicTask, StatsRecorder
 from sqlqueue.consumers.background.effects import EffectTask
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
-from sqlqueue.consumers.background.operations import RequestTask, SchedulerTask
-from sqlqueue.consumers.background.periodic import PeriodicTask
-from sqlqueue.consumers.background.stats import StatsRecorder
-from sqlqueue.consumers.background.task import LOOK, BackgroundTask
+from sqlqueue.consumers.background.task import SELDOM, BackgroundTask
 from sqlqueue.consumers.background.writer import RENEW_EVERY, NamedServerTask
 from sqlqueue.consumers.declare.periodic import declared
 from sqlqueue.consumers.declare.registry import Consumer
@@ -46,7 +44,9 @@ from sqlqueue.leases.heartbeat import Work
 from sqlqueue.leases.release import Shown
 from sqlqueue.log import notifier
 from sqlqueue.log.notifier import Listener
+from sqlqueue.log.schedule import move_due
 from sqlqueue.log.status import anything_due, anything_scheduled
+from sqlqueue.operations.requests import carry_out
 from sqlqueue.signals import announce, subscriber_started, subscriber_stopped
 
 logger = logging.getLogger("sqlqueue")
@@ -104,10 +104,10 @@ class Subscriber:
             self._awake,
             self._fail,
         )
-        self.settler.schema_differs = self._schema_differs
-        for subscription in self.subscriptions:
-            if (transaction := subscription.executor.transaction) is not None:
-                transaction.schema_differs = self._schema_differs
+        transactions = [each.executor.transaction for each in self.subscriptions]
+        self._troubles = [self.settler.trouble, *(each.trouble for each in transactions if each is not None)]
+        for trouble in self._troubles:
+            trouble.schema_differs = self._schema_differs
         self.loop.meet_server, self.loop.renew_name = self._keep_server_named, self._renew_name
         self.failed = False  # it ended because too many handlers hang, or a table is missing
         self._stop_deadline = 0.0
@@ -116,8 +116,9 @@ class Subscriber:
         self._named_server: NamedServerTask | None = None
         self._name_due_at = 0.0
         self._effects: EffectTask | None = None
-        self._listener: Listener | None = None
-        self._stop_listening: Callable[[], None] = lambda: None
+        self._address = ""  # where others tell it of news
+        self._ending = ExitStack()  # what has to be closed, in the reverse order
+        self._ending.callback(self.dispatcher.pool.close)
 
     def _now(self) -> float:
         return self.clock()
@@ -132,44 +133,42 @@ class Subscriber:
             self._find_named_server()
         self._registration.start()
         give_up_at = self.clock() + HORIZON_TIMEOUT
-        while not self._registration.register_latest(self.reader.log_end.horizon) and not self._registration.complete:
+        while self._registration.latest and not self._registration.register_latest(self.reader.log_end.horizon):
             if self.stopping or self.clock() > give_up_at:
                 self._registration.warn_waiting()
                 break
             time.sleep(0.01)
-        self._stop_listening = notifier.listen(self.loop.notify)
+        self._ending.callback(notifier.listen(self.loop.notify))
         if self._with_background_tasks and settings.WAKE:
             questions = self.settler.questions
-            self._listener = Listener(settings.WAKE_ADDRESS, self.loop.notify, questions.add)
-            questions.send = self._listener.send
+            listener = Listener(settings.WAKE_ADDRESS, self.loop.notify, questions.add)
+            self._address, questions.send = listener.address, listener.send
+            self._ending.callback(listener.close)
         for subscription in self.subscriptions:
             subscription.progressed_at = self.clock()
         self._lease_renewer = LeaseRenewer(
             self.ownership, settings.HEARTBEAT_INTERVAL, self._shown, self.loop.lost.append, self.liveness
         )
         self._lease_renewer.beat()
-        if len(self.subscriptions) > 1:
-            self.loop.withdrawals = Withdrawals(
-                self.ownership, self.dispatcher.reserved_threads, self.in_flight, self._lease_renewer.beat
-            )
+        if (threads := self.dispatcher.reserved_threads) is not None:
+            threads.starving = self.loop.balance_soon
+            self.loop.withdrawals = Withdrawals(self.ownership, threads, self.in_flight, self._lease_renewer.beat)
         self._renew_at = self.clock() + settings.HEARTBEAT_INTERVAL
         if self._with_background_tasks:
-            self.loop.scheduler = SchedulerTask(self.log, LOOK)
+            scheduler = BackgroundTask(self.log, "scheduler", SELDOM, lambda: move_due(self.log) > 0)
+            requests = BackgroundTask(self.log, "requests", SELDOM, lambda: carry_out(self.log))
             collector = CollectorTask(self.log, settings.COLLECT_INTERVAL, settings.LEASE_DURATION)
-            stats_recorder, requests = StatsRecorder(self.log, self.settler.outcome_counter), RequestTask(self.log)
-            self.loop.told = [requests]
-            looking: list[BackgroundTask] = [self.loop.scheduler, requests]
+            stats_recorder = StatsRecorder(self.log, self.settler.outcome_counter)
+            self.loop.scheduler, self.loop.requests = scheduler, requests
+            self._background_tasks = [self._lease_renewer, collector, stats_recorder, scheduler, requests]
             if with_header():
-                self._effects = EffectTask(self.log)
+                self._effects = EffectTask(self.log, lambda: self.ownership.balancer.in_reserve)
                 self.settler.tell_effects = self._effects.tell_of
-                looking.append(self._effects)
-            for task in looking:
-                task.in_reserve = lambda: self.ownership.balancer.in_reserve
-            self._background_tasks = [self._lease_renewer, collector, stats_recorder, *looking]
+                self._background_tasks.append(self._effects)
             if self.log == home_log() and (schedules := declared()):
                 self._background_tasks.append(PeriodicTask(self.log, schedules))
             for task in self._background_tasks:
-                task.start()
+                self._start_task(task)
         group_topics = [subscription.group_topic for subscription in self.subscriptions]
         self.liveness.mark_started()
         fields = {"subscriber": self.name, "subscriptions": group_topics}
@@ -180,7 +179,11 @@ class Subscriber:
         have the data of one, although the former one was not."""
         if self._with_background_tasks and self._named_server is None and writer.needs_writer(self.log):
             self._named_server = NamedServerTask(self.log, self._look_again)
-            self._named_server.start()
+            self._start_task(self._named_server)
+
+    def _start_task(self, task: BackgroundTask) -> None:
+        task.start()
+        self._ending.callback(task.stop)
 
     def _renew_name(self, now: float) -> None:
         """Renew the name of the loop's server if the task, whose connection leads elsewhere, cannot."""
@@ -197,7 +200,6 @@ class Subscriber:
                 return
             except NotNamedServer as error:
                 self.loop.named_server.elsewhere(error)
-                retries.drop_connection(self.log)
             time.sleep(NAMED_CHECK)
 
     def _look_again(self) -> None:
@@ -256,17 +258,13 @@ class Subscriber:
         runs_for = self.in_flight.runs_for(now)
         work = {each.group_topic: Work(runs_for.get(each), now - each.progressed_at) for each in self.subscriptions}
         activity = f"{self.dispatcher.outstanding} in flight of {len(self.ownership.leases())} partitions"
-        address = "" if self._listener is None else self._listener.address
-        return Shown(address, activity, self.reader.log_end.horizon.value, self.failing(), work)
+        return Shown(self._address, activity, self.reader.log_end.horizon.value, self.failing(), work)
 
     def failing(self) -> str:
         """Return what fails again and again for an error of the database, with the last one: background tasks, the
         loop, the transactions of atomic handlers. "" for nothing."""
         tasks = [*self._background_tasks, *filter(None, [self._named_server])]
-        transactions = filter(None, [each.executor.transaction for each in self.subscriptions])
-        troubles = [self.settler.trouble, *(each.trouble for each in transactions)]
-        told = [*(each.failing for each in troubles), *(task.failing for task in tasks)]
-        return "; ".join(filter(None, told))
+        return "; ".join(filter(None, [*(each.failing for each in self._troubles), *(task.failing for task in tasks)]))
 
     def run(
         self,
@@ -309,7 +307,7 @@ class Subscriber:
     @property
     def idle(self) -> bool:
         """Whether nothing is in flight, and nothing that was read could be dispatched now."""
-        if self.dispatcher.outstanding or self.dispatcher.reported or not self._registration.complete:
+        if self.dispatcher.outstanding or self.dispatcher.reported or self._registration.latest:
             return False
         if self.reader.log_end.unprobed:
             return False  # positions would stay behind, too
@@ -325,30 +323,27 @@ class Subscriber:
 
     def anything_due(self) -> bool:
         """Return whether the tables hold anything that is due for any group that does not rest."""
+        active = [subscription for subscription in self.subscriptions if not subscription.resting]
         try:
-            return self._anything_due()
+            # The schedule is read before the log: a message may move from the schedule to the log in between.
+            return anything_scheduled(self.log, {subscription.consumer.topic for subscription in active}) or any(
+                self.reader.unread(list(subscription.assigned.values()))
+                or anything_due(
+                    self.log,
+                    *subscription.group_topic,
+                    subscription.consumer.options.ordering,
+                    set(subscription.assigned),
+                )
+                for subscription in active
+            )
         except (ServerChanged, SessionReplaced):
             return True  # the loop will look at the server
         except Error as error:
             if retries.classify(error) in retries.FOR_GOOD:
                 raise
-            self.settler.failed(error)
+            self.settler.trouble.failed(error)
             retries.drop_connection(self.log)
             return True
-
-    def _anything_due(self) -> bool:
-        # The schedule is read before the log, because a message may move from the schedule to the log in between.
-        active = [subscription for subscription in self.subscriptions if not subscription.resting]
-        return anything_scheduled(self.log, {subscription.consumer.topic for subscription in active}) or any(
-            self.reader.unread(list(subscription.assigned.values()))
-            or anything_due(
-                self.log,
-                *subscription.group_topic,
-                subscription.consumer.options.ordering,
-                set(subscription.assigned),
-            )
-            for subscription in active
-        )
 
     def close(self) -> None:
         """Stop gracefully: wait for running handlers, settle, release the rest and the leases, delete the heartbeat."""
@@ -359,14 +354,7 @@ class Subscriber:
             held = {each: each.holding for each in self.subscriptions if each.holding}
             self.settler.release(held, self.clock())
         finally:
-            self._stop_listening()
-            if self._listener is not None:
-                self._listener.close()
-            for task in self._background_tasks:
-                task.stop()
-            if self._named_server is not None:
-                self._named_server.stop()
-            self.dispatcher.pool.close()
+            self._ending.close()
         if any(subscription.limiter is not None for subscription in self.subscriptions):
             retries.patiently(self.log, limit_shares.leave, self.log, self.name, give_up=self._out_of_time)
         retries.patiently(self.log, heartbeat.leave, self.log, self.name, give_up=self._out_of_time)

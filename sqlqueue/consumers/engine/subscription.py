@@ -40,18 +40,15 @@ class Subscription:
         self.flow = NO_FLOW
         self.limiter: GroupLimiter | None = None  # None: no limits to share
         self.key_rate: KeyRate | None = None  # None: no limit of a key
-        self.key_rate_changed = False  # what was held back is to be let go
-        self.key_limit_changed = False  # of how many messages of a key may be in flight
         self._most_of_key: int | None = None
         self._key_limits: dict[int, KeyLimit] = {}  # by partition: its priorities have one
-        self.outside_hours = False
+        self.paused = self._outside_hours = False
+        self.resting = False  # nothing of it may start: it is paused, or outside its active hours
         self.executor = HandlerExecutor(log, consumer)
         self.assigned: dict[PartitionRef, AssignedPartition] = {}
-        self.changes = 0  # grows whenever `assigned` changes
         self.leases: dict[PartitionRef, HeldLease] = {}  # of `assigned`; other threads read these only
         self.leaving: set[int] = set()  # numbers of leases to release as soon as nothing of them is in flight
         self.progressed_at = 0.0  # monotonic seconds: when something was settled, or a watermark moved
-        self.paused = False
         self.history = "failures"
         self.partitions = 0
         self.altered = False  # the topic has had several epochs
@@ -64,13 +61,8 @@ class Subscription:
         """The numbers of the partitions whose leases are held."""
         return {ref.partition for ref in self.assigned}
 
-    @property
-    def resting(self) -> bool:
-        """Whether nothing of it may start: it is paused, or outside its active hours."""
-        return self.paused or self.outside_hours
-
-    def apply(self, options: Served) -> None:
-        """Apply the options that may change while the process runs."""
+    def apply(self, options: Served, now: float) -> None:
+        """Apply the options that may change while the process runs. now: monotonic seconds."""
         self.flow = options.flow if self._limited else NO_FLOW
         if not self.flow.shared:
             self.limiter = None
@@ -78,9 +70,10 @@ class Subscription:
             self.limiter = GroupLimiter(self.log, *self.group_topic, self.flow, self.consumer.options.together)
         else:
             self.limiter.follow(self.flow)
-        self._apply_key_rate(self.flow.rate_per_key)
+        self._apply_key_rate(self.flow.rate_per_key, now)
         self._apply_key_limit(self.flow.concurrency_per_key)
         self.paused, self.history = options.paused, options.history
+        self.resting = self.paused or self._outside_hours
         self.altered = options.altered
         if not self.altered:
             self.partitions, self.counted = options.partitions, None
@@ -89,10 +82,9 @@ class Subscription:
             self._shares = shares(self.priorities, settings.topic(self.consumer.topic).priority_weights)
 
     def look_at_epochs(self) -> tuple[list[HeldLease], set[int]]:
-        """Read which partitions the group may start, and let it start more if there are any; return the leases that it
-        has lost since they wait again, and the numbers of those of retired epochs, which are over."""
-        if not self.altered:
-            return [], set()
+        """Read which partitions of an altered topic the group may start, and let it start more if there are any; return
+        the leases that it has lost since they wait again, and the numbers of those of retired epochs, which are
+        over."""
         found = leased(self.log, *self.group_topic)
         if found.more and groups.start_epochs(self.log, *self.group_topic):
             found = leased(self.log, *self.group_topic)
@@ -101,12 +93,13 @@ class Subscription:
         lost = [lease for lease in gone if lease.ref.partition in found.waiting]
         return lost, {lease.ref.partition for lease in gone if lease not in lost}
 
-    def _apply_key_rate(self, rate: Rate | None) -> None:
+    def _apply_key_rate(self, rate: Rate | None, now: float) -> None:
         options = self.consumer.options
         if options.ordering != "key" or options.together:
             rate = None  # it was overridden for a group that cannot have it
         if rate != (None if self.key_rate is None else self.key_rate.rate):
-            self.key_rate_changed = self.key_rate is not None
+            for assigned in self.assigned.values() if self.key_rate is not None else ():
+                assigned.let_go(now)
             self.key_rate = KeyRate(rate) if rate else None
 
     def _apply_key_limit(self, most: int | None) -> None:
@@ -114,13 +107,21 @@ class Subscription:
         if options.ordering != "none" or options.together:
             most = None  # it was overridden for a group that cannot have it
         if most != self._most_of_key:
-            self._most_of_key, self.key_limit_changed = most, True
+            self._most_of_key = most
             for limit in self._key_limits.values():
                 limit.most = NO_LIMIT if most is None else most
+            for assigned in self.assigned.values():
+                assigned.queues.follow_limit(assigned.entries.values())
 
-    def look_at_clock(self, now: datetime) -> None:
+    @property
+    def has_hours(self) -> bool:
+        """Whether its active hours are to be compared with the clock."""
+        return self.flow.active is not None or self._outside_hours
+
+    def check_hours(self, now: datetime) -> None:
         """Compare the active hours with the database's clock."""
-        self.outside_hours = self.flow.active is not None and not self.flow.active.contains(now)
+        self._outside_hours = self.flow.active is not None and not self.flow.active.contains(now)
+        self.resting = self.paused or self._outside_hours
 
     def share(self, priority: int) -> float:
         """Return the share of the deliveries that a priority gets at least, while something of it waits."""
@@ -143,7 +144,6 @@ class Subscription:
             key_limit=key_limit,
         )
         assigned.lease.deadline, assigned.lease.subscription = deadline, self
-        self.changes += 1
         self.assigned[taken.ref], self.leases[taken.ref] = assigned, assigned.lease
         return assigned
 
@@ -155,7 +155,6 @@ class Subscription:
         """Remove a partition that has another owner now: the outcomes of its attempts are ignored."""
         assigned.lease.lost = True
         assigned.queues.leave()
-        self.changes += 1
         self.assigned.pop(assigned.ref, None)
         self.leases.pop(assigned.ref, None)
         if not self.of_partition(assigned.ref.partition):
@@ -169,9 +168,9 @@ class Registration:
 
     def __init__(self, log: Log, subscriptions: Sequence[Subscription]):
         self.log, self._subscriptions = log, subscriptions
-        self._latest: list[Subscription] = []  # not registered yet
-        self._undeclared: list[Subscription] = []  # not registered yet: the topic is not declared
-        self._begin: int | None = None  # the offset after which groups with start="latest" begin, once it was read
+        self.latest: list[Subscription] = []  # with start="latest", not registered yet
+        self.undeclared: list[Subscription] = []  # not registered yet: the topic is not declared
+        self.begin: int | None = None  # the offset after which groups with start="latest" begin, once it was read
 
     def start(self) -> None:
         """Register every group that begins at the log's beginning and is not registered; remember the others. The
@@ -184,46 +183,37 @@ class Registration:
             try:
                 require_declared(self.log, topic)
             except ConfigurationError as error:
-                self._undeclared.append(subscription)
+                self.undeclared.append(subscription)
                 logger.warning(logfmt("topic_undeclared", group=group, topic=topic, meaning=str(error)))
                 continue
             if subscription.consumer.start == groups.LATEST:
                 topic_info(self.log, topic)
-                self._latest.append(subscription)
+                self.latest.append(subscription)
             else:
                 groups.register(self.log, group, topic)
         self._declare()
-        if not self.complete:
-            self._begin = highest_offset(self.log)
-
-    @property
-    def complete(self) -> bool:
-        """Whether every group is registered whose topic is declared."""
-        return not self._latest
+        if self.latest:
+            self.begin = highest_offset(self.log)
 
     def register_latest(self, horizon: Horizon) -> bool:
         """Register the groups with `start="latest"` if all messages that existed at the start are final; return whether
         any group was registered. They begin where the log ended at the start, however long this has taken."""
-        if self.complete:
+        if self.begin is None:
+            self.begin = highest_offset(self.log, horizon.server)
+        if horizon.probe(self.begin) < self.begin:
             return False
-        if self._begin is None:
-            self._begin = highest_offset(self.log, horizon.server)
-        if horizon.probe(self._begin) < self._begin:
-            return False
-        for subscription in self._latest:
-            groups.register_at(self.log, *subscription.group_topic, self._begin, horizon.server)
-        self._latest = []
+        for subscription in self.latest:
+            groups.register_at(self.log, *subscription.group_topic, self.begin, horizon.server)
+        self.latest = []
         self._declare()
         return True
 
     def register_declared(self) -> None:
         """Register the groups whose topics were declared since the start, from the beginning of the log."""
-        if not self._undeclared:
-            return
-        there = existing(self.log, {subscription.consumer.topic for subscription in self._undeclared})
-        for subscription in [one for one in self._undeclared if one.consumer.topic in there]:
+        there = existing(self.log, {subscription.consumer.topic for subscription in self.undeclared})
+        for subscription in [one for one in self.undeclared if one.consumer.topic in there]:
             groups.register(self.log, *subscription.group_topic)
-            self._undeclared.remove(subscription)
+            self.undeclared.remove(subscription)
         self._declare()
 
     def _declare(self) -> None:
@@ -233,10 +223,6 @@ class Registration:
 
     def warn_waiting(self) -> None:
         """Log which groups are not registered yet."""
-        for group, topic in (subscription.group_topic for subscription in self._latest):
+        for group, topic in (subscription.group_topic for subscription in self.latest):
             meaning = "a transaction that publishes is open, so where the log ends is not known yet"
             logger.warning(logfmt("registration_waits", group=group, topic=topic, meaning=meaning))
-
-    def forget_end(self) -> None:
-        """Forget where the log ended: the server has changed, and another log may end elsewhere."""
-        self._begin = None

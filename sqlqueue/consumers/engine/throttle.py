@@ -65,23 +65,17 @@ class Throttle:
         each."""
         return max(1, room // max(1, min(queues, 2 * self._threads)))
 
-    def dispatched(self, outstanding: int) -> None:
-        """Record how many attempts are in flight now."""
-        self.low = outstanding / 2
-
     def rotated(self, assigned_partitions: Sequence[AssignedPartition]) -> list[AssignedPartition]:
         """Return the partitions, beginning with another one each time; urgent priorities stay first, as they are."""
         self._rotation += 1
-        if not assigned_partitions or assigned_partitions[-1].ref.priority == 0:
-            return self._turned(assigned_partitions)
         by_priority: dict[int, list[AssignedPartition]] = {}
         for assigned in assigned_partitions:
             by_priority.setdefault(assigned.ref.priority, []).append(assigned)
-        return [assigned for equals in by_priority.values() for assigned in self._turned(equals)]
-
-    def _turned(self, equals: Sequence[AssignedPartition]) -> list[AssignedPartition]:
-        first = self._rotation % max(1, len(equals))
-        return [*equals[first:], *equals[:first]]
+        turned: list[AssignedPartition] = []
+        for equals in by_priority.values():
+            first = self._rotation % len(equals)
+            turned += [*equals[first:], *equals[:first]]
+        return turned
 
 
 OFTEN = 50  # settles a second
@@ -181,6 +175,13 @@ class PriorityShares:
             earned = self._owed[level] - unused * share
             least = min(0.0, earned - given.get(level, 0))
             self._owed[level] = max(least, earned - taken.get(level, 0))
+
+
+class Capacity:
+    """Where executions run: the handler threads, the event loop, or a thread that is reserved for a group."""
+
+    def __init__(self, throttle: Throttle) -> None:
+        self.throttle, self.shares = throttle, PriorityShares()
 
 
 class UrgencyQuotas:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from django.db import Error
 
-from sqlqueue.consumers.background.errors import Trouble
+from sqlqueue.consumers.background.task import Trouble
 from sqlqueue.consumers.declare.registry import Consumer
 from sqlqueue.consumers.handlers.connections import check_connections, guarded, restore, states
 from sqlqueue.core import effects, forks
@@ -107,7 +107,6 @@ class AtomicExecutor:
     def __init__(self, log: Log, consumer: Consumer):
         self.log, self.consumer, self._keep_results = log, consumer, consumer.options.keep_results
         self.trouble = Trouble(consumer.name)  # of the engine's own statements in its transactions
-        self.schema_differs: Callable[[Error], None] = lambda error: None  # a table or a column is missing
 
     def run(
         self,
@@ -202,7 +201,8 @@ class AtomicExecutor:
                     raise
                 if handled is not None and isinstance(error, LeaseLost):
                     if isinstance(error, (ServerChanged, SessionReplaced)):
-                        self._leave(attempts, error)
+                        logger.warning(logfmt("session_replaced", **self._log_fields(attempts), meaning=error))
+                        retries.drop_connection(self.log)  # it may lead to a server of the past for as long as it lives
                     if isinstance(error, Superseded) and len(attempts) > 1:
                         raise  # which one it is, the caller finds out
                     return SUPERSEDED
@@ -218,8 +218,6 @@ class AtomicExecutor:
                 # After the handlers have returned, the statements are the engine's: such an error is no attempt's.
                 engines = handled is not None or isinstance(error, EngineFailed)
                 if not begun or (engines and (doubtful or kind is ErrorKind.CONTENTION)):
-                    if isinstance(cause, Error) and kind is ErrorKind.SCHEMA:
-                        self.schema_differs(cause)
                     return self._put_off(begun, attempts, cause)
                 raise
             forks.leave_if_forked(forked)
@@ -245,12 +243,6 @@ class AtomicExecutor:
         retries.drop_connection(self.log)
         time.sleep(self.trouble.pause)
         return UNSTARTED
-
-    def _leave(self, attempts: Sequence[Attempt], error: Exception) -> None:
-        """Let the next handler have another connection: this one may lead to a server of the past for as long as it
-        lives."""
-        logger.warning(logfmt("session_replaced", **self._log_fields(attempts), meaning=error))
-        retries.drop_connection(self.log)
 
     def _log_fields(self, attempts: Sequence[Attempt]) -> dict[str, Any]:
         return {

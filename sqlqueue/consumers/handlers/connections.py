@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from django.db import Error, connections
 from django.db.backends.signals import connection_created
@@ -21,6 +22,8 @@ from sqlqueue.exceptions import BrokenTransaction
 CONNECTIONS_LAST = 1.0  # seconds between two checks whether connections still work
 
 now = time.monotonic
+
+T = TypeVar("T")
 
 
 class ConnectionState(NamedTuple):
@@ -66,6 +69,15 @@ def close_stale_connections() -> None:
         # Django trusts a connection without an error so far; the server may have closed it for being idle.
         if connection.connection is not None and not connection.is_usable():
             connection.close()
+
+
+def next_of(queue: SimpleQueue[T]) -> T:
+    """Wait for the next one of a queue; a thread that has been idle for a while closes stale connections first."""
+    try:
+        return queue.get(timeout=CONNECTIONS_LAST)
+    except Empty:
+        close_stale_connections()
+        return queue.get()
 
 
 def check_connections() -> None:

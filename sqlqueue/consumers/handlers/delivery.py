@@ -13,7 +13,8 @@ from sqlqueue.core.keys import checked_text
 from sqlqueue.core.settle_plan import Attempt
 from sqlqueue.database.clock import moment
 from sqlqueue.database.log import Log
-from sqlqueue.exceptions import InvalidMessage, LeaseLost, Postpone, Reject, Unknown, seconds
+from sqlqueue.exceptions import InvalidMessage, LeaseLost, Postpone, Reject, Unknown
+from sqlqueue.exceptions import seconds as checked_seconds
 from sqlqueue.log.progress import Reported
 from sqlqueue.log.results import reply_text
 from sqlqueue.models.progress import NOTE_LENGTH
@@ -183,7 +184,7 @@ class Delivery(Generic[Payload]):
         Raises LeaseLost if the message is not this consumer's any more: stop working on it, another process does.
         """
         self.check_lease()
-        self._attempt.deadline = time.monotonic() + _seconds(seconds, "seconds")
+        self._attempt.deadline = time.monotonic() + checked_seconds(seconds, "seconds")
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Say how far the handler is: `done` of `total`, in its own units (from 0 to 2**53), with a note of up to 255
@@ -220,6 +221,3 @@ class Delivery(Generic[Payload]):
 
     def __repr__(self) -> str:
         return f"<Delivery {self.topic}[{self.partition}]@{self.offset} attempt {self.attempt} for {self.group}>"
-
-
-_seconds = seconds

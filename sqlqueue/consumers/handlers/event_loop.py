@@ -13,14 +13,14 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextvars import ContextVar
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from django.db import connections
 
-from sqlqueue.consumers.handlers.connections import CONNECTIONS_LAST, close_stale_connections, guarded
+from sqlqueue.consumers.handlers.connections import guarded, next_of
 from sqlqueue.consumers.handlers.executor import HandlerExecutor
 from sqlqueue.consumers.handlers.runs import Report
 from sqlqueue.core.logfmt import logfmt
@@ -85,29 +85,17 @@ class DatabaseThread(Executor):
 
     def _work(self) -> None:
         try:
-            while (call := self._next()) is not None:
+            while (call := next_of(self._calls)) is not None:
                 self._waiting.popleft()
                 if call.future.set_running_or_notify_cancel():
                     self.running = call.execution
-                    self._do(call)
+                    try:
+                        call.future.set_result(guarded(call.do, None))
+                    except BaseException as error:
+                        call.future.set_exception(error)
                     self.running = None
         finally:
             connections.close_all()
-
-    def _do(self, call: DatabaseCall) -> None:
-        try:
-            result = guarded(call.do, None)
-        except BaseException as error:
-            call.future.set_exception(error)
-        else:
-            call.future.set_result(result)
-
-    def _next(self) -> DatabaseCall | None:
-        try:
-            return self._calls.get(timeout=CONNECTIONS_LAST)
-        except Empty:
-            close_stale_connections()
-            return self._calls.get()
 
 
 BLOCKED_AFTER = 5.0  # seconds without an iteration after which another loop takes over

@@ -6,11 +6,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from django.db import connections
 
-from sqlqueue.consumers.handlers.connections import CONNECTIONS_LAST, close_stale_connections
+from sqlqueue.consumers.handlers.connections import next_of
 from sqlqueue.consumers.handlers.event_loop import Blame, EventLoop
 from sqlqueue.consumers.handlers.executor import HandlerExecutor
 from sqlqueue.consumers.handlers.runs import Report
@@ -32,22 +32,9 @@ class Pool:
         """Whether so many handlers hang that no thread is left for others."""
         return False
 
-    @property
-    def taken(self) -> bool:
-        """Whether every thread runs something, but for those that are reserved."""
-        return False
-
-    @property
-    def ending_reserved(self) -> int:
-        """How many reserved threads that were ended still run a handler."""
-        return 0
-
     def submit(self, executor: HandlerExecutor, execution: Execution, reserved: bool = False) -> None:
         """Run an execution soon; reserved: in a thread that runs only this executor's."""
         raise NotImplementedError
-
-    def end_reserved(self, executor: HandlerExecutor) -> None:
-        """End the thread that runs only this executor's executions, once they have ended."""
 
     def look(self, now: float) -> None:
         """Find an event loop that is blocked, and replace it."""
@@ -71,7 +58,7 @@ class ThreadPool(Pool):
         self._report, self._ended, self._name = report, ended, name
         self._submissions: Submissions = SimpleQueue()
         self._reserved: dict[HandlerExecutor, Submissions] = {}
-        self._ending_reserved = 0
+        self.ending_reserved = 0  # threads that still run a handler
         self._threads = threads
         self._lock = threading.Lock()
         self._running: dict[Execution, Submissions] = {}  # and where it came from
@@ -95,11 +82,6 @@ class ThreadPool(Pool):
             hanging = self._abandoned
             busy = sum(of is self._submissions and each not in hanging for each, of in self._running.items())
         return busy >= self._threads or not self._submissions.empty()
-
-    @property
-    def ending_reserved(self) -> int:
-        """How many reserved threads that were ended still run a handler."""
-        return self._ending_reserved
 
     def _start_thread(self, submissions: Submissions) -> None:
         self._serial += 1
@@ -125,13 +107,13 @@ class ThreadPool(Pool):
         """End the reserved thread once it is idle."""
         if (submissions := self._reserved.pop(executor, None)) is not None:
             with self._lock:
-                self._ending_reserved += 1
+                self.ending_reserved += 1
             submissions.put(None)
 
     def _work(self, submissions: Submissions) -> None:
         process = forks.generation
         try:
-            while (submission := _next(submissions)) is not None:
+            while (submission := next_of(submissions)) is not None:
                 executor, execution = submission
                 with self._lock:
                     self._running[execution] = submissions
@@ -149,7 +131,7 @@ class ThreadPool(Pool):
                         return  # another thread has replaced this one
             if submissions is not self._submissions:
                 with self._lock:
-                    self._ending_reserved -= 1
+                    self.ending_reserved -= 1
         finally:
             connections.close_all()
 
@@ -200,12 +182,3 @@ class ThreadPool(Pool):
             self.end_reserved(executor)
         for loop in self._retired if self._loop is None else [self._loop, *self._retired]:
             loop.close()
-
-
-def _next(submissions: Submissions) -> Submission | None:
-    """Wait for a submission; a thread that has been idle for a while closes stale connections first."""
-    try:
-        return submissions.get(timeout=CONNECTIONS_LAST)
-    except Empty:
-        close_stale_connections()
-        return submissions.get()

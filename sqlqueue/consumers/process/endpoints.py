@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sqlqueue.conf import settings
 from sqlqueue.consumers.process.liveness import Liveness
-from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.monitoring import responses
 from sqlqueue.monitoring.http_server import HttpServer, Response
 from sqlqueue.monitoring.responses import HealthResponse
@@ -36,26 +36,17 @@ class ProcessHealth(NamedTuple):
 METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def open_servers(
-    endpoints: Endpoints, health: Callable[[], ProcessHealth], metrics: Callable[[], bytes]
-) -> list[HttpServer]:
-    """Open the given endpoints. Raises ConfigurationError for a port that cannot be opened."""
-    servers: list[HttpServer] = []
-    if endpoints.health is not None:
-        servers.append(HttpServer("health", *endpoints.health, lambda path, header: _respond(health(), path, header)))
-    if endpoints.metrics is not None:
-        try:
-            servers.append(HttpServer("metrics", *endpoints.metrics, lambda path, _: _expose(path, metrics)))
-        except ConfigurationError:
-            close_servers(servers)
-            raise
-    return servers
-
-
-def close_servers(servers: list[HttpServer]) -> None:
-    """Close the servers, which frees their ports."""
-    for server in servers:
-        server.close()
+def open_servers(endpoints: Endpoints, health: Callable[[], ProcessHealth], metrics: Callable[[], bytes]) -> ExitStack:
+    """Open the given endpoints; close() frees their ports. Raises ConfigurationError for a port that cannot be
+    opened."""
+    with ExitStack() as opened:
+        if endpoints.health is not None:
+            server = HttpServer("health", *endpoints.health, lambda path, header: _respond(health(), path, header))
+            opened.callback(server.close)
+        if endpoints.metrics is not None:
+            server = HttpServer("metrics", *endpoints.metrics, lambda path, _: _expose(path, metrics))
+            opened.callback(server.close)
+        return opened.pop_all()
 
 
 def own_metrics() -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from django.db import Error, NotSupportedError
 
-from sqlqueue.consumers.background.errors import Trouble
+from sqlqueue.consumers.background.task import Trouble
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log

@@ -10,17 +10,18 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from sqlqueue.conf import settings
-from sqlqueue.consumers.process import deaths, worker
-from sqlqueue.consumers.process.endpoints import Endpoints, ProcessHealth, close_servers, open_servers
+from sqlqueue.consumers.process import worker
+from sqlqueue.consumers.process.endpoints import Endpoints, ProcessHealth, open_servers
 from sqlqueue.consumers.process.liveness import Liveness
+from sqlqueue.consumers.process.process_group import FIRST_PAUSE, SETTLED_IN, ProcessGroup
 from sqlqueue.consumers.process.signals import StopRequests
 from sqlqueue.consumers.process.worker import LEAVE, SHOW_STACKS, STOP, WorkerOptions, main
 from sqlqueue.core.logfmt import logfmt
@@ -29,13 +30,12 @@ from sqlqueue.leases import heartbeat
 from sqlqueue.signals import announce, process_died
 
 if TYPE_CHECKING:
-    from sqlqueue.monitoring.http_server import HttpServer
     from sqlqueue.monitoring.shared_metrics import SharedMetrics
 
 logger = logging.getLogger("sqlqueue")
 
 SHORT_LIFE = 10.0  # seconds: one that dies sooner is restarted later each time
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
+LONGEST_PAUSE = 30.0
 STARTS_TRIED = 4  # in a row, by a drain: processes that die before they have started
 HUNG_LOOKS = 10  # checks of the children's liveness in the time after which a loop hangs
 LAST_CHANCE = 5.0  # seconds between SIGTERM and SIGKILL for a process that hangs
@@ -50,32 +50,8 @@ class Child:
     name: str
     liveness: Liveness
     started: float
-    database: Database
+    group: ProcessGroup
     ended_at: float | None = None  # when it was told to end because it hangs
-
-
-class Database:
-    """The processes of one database, as far as they are to be started: what befalls one holds up no other's. alias: ""
-    if there is only one."""
-
-    def __init__(self, log: Log | None, processes: int):
-        self.log = log
-        self.wanted = processes  # minus those that have drained everything
-        self.pending = [0.0] * processes  # when to start the next ones
-        self.pause = FIRST_PAUSE
-        self.died_at_start = 0  # processes, one after another
-        self.deaths = deaths.of_database(log)
-
-    def take_due(self, now: float) -> int:
-        """Return how many processes are to be started now; they are not pending any more."""
-        due = sum(at <= now for at in self.pending)
-        self.pending = [at for at in self.pending if at > now]
-        return due
-
-    def give_up(self) -> None:
-        """Start no process any more."""
-        self.wanted -= len(self.pending)
-        self.pending = []
 
 
 class Supervisor:
@@ -90,7 +66,7 @@ class Supervisor:
         logs: Sequence[Log | None] = (None,),
     ):
         self.options, self.processes, self.endpoints = options, processes, endpoints or Endpoints()
-        self._databases = [Database(log, processes) for log in logs]
+        self._groups = [ProcessGroup(log, processes) for log in logs]
         self._context = multiprocessing.get_context("spawn")
         self._children: list[Child] = []
         self._looked_at = time.monotonic()
@@ -119,17 +95,17 @@ class Supervisor:
                 self._reap()
                 self._forget_deaths()
         finally:
-            close_servers(servers)
+            servers.close()
             self._shut_down()
-            for database in self._databases:
-                database.deaths.forget_all()
+            for group in self._groups:
+                group.forget_all_deaths()
             atexit.unregister(self._exit)
             signal.setitimer(signal.ITIMER_REAL, 0)
             if threading.current_thread() is threading.main_thread():
                 signal.set_wakeup_fd(-1)
         return int(self._failed or (self.options.drain and self._stops > 0))
 
-    def _open_servers(self) -> list[HttpServer]:
+    def _open_servers(self) -> ExitStack:
         metrics: Callable[[], bytes] = bytes
         if self.endpoints.metrics is not None:
             from sqlqueue.monitoring.shared_metrics import SharedMetrics  # an extra
@@ -139,14 +115,13 @@ class Supervisor:
         return open_servers(self.endpoints, self.health, metrics)
 
     def _pending(self) -> list[float]:
-        return [at for database in self._databases for at in database.pending]
+        return [at for group in self._groups for at in group.pending]
 
     def health(self) -> ProcessHealth:
         """Return the health of the processes. From any thread."""
         processes = {child.name: child.liveness for child in list(self._children)}
-        return ProcessHealth(
-            processes, sum(database.wanted for database in self._databases) - len(processes), self._stops > 0
-        )
+        missing = sum(group.wanted for group in self._groups) - len(processes)
+        return ProcessHealth(processes, missing, self._stops > 0)
 
     @property
     def _stops(self) -> int:
@@ -158,21 +133,20 @@ class Supervisor:
     def _start_due(self) -> None:
         if self._stops:
             return
-        for database in self._databases:
-            for _ in range(database.take_due(time.monotonic())):
-                self._start(database)
+        for group in self._groups:
+            for _ in range(group.take_due(time.monotonic())):
+                self._start(group)
 
-    def _start(self, database: Database) -> None:
+    def _start(self, group: ProcessGroup) -> None:
         name = heartbeat.subscriber_name()
         ours, theirs = self._context.Pipe()
         liveness = Liveness(self._context)
-        options = replace(self.options, log=database.log)
+        options = replace(self.options, log=group.log)
         process = self._context.Process(target=main, args=(options, name, theirs, liveness), name="sqlqueue-consumer")
         process.start()
         theirs.close()
-        self._children.append(Child(process, ours, name, liveness, time.monotonic(), database))
-        served = {"database": database.log.label} if database.log else {}
-        logger.info(logfmt("process_started", child=process.pid, subscriber=name, **served))
+        self._children.append(Child(process, ours, name, liveness, time.monotonic(), group))
+        logger.info(logfmt("process_started", child=process.pid, subscriber=name, **_served(group)))
 
     def _wait(self) -> None:
         timeout = settings.HUNG_AFTER / HUNG_LOOKS
@@ -238,56 +212,53 @@ class Supervisor:
 
     def _follow(self, child: Child, code: int | None) -> None:
         """Do what a process's end asks for: usually another one takes its place."""
-        database = child.database
+        group = child.group
         if self._stops and code == -signal.SIGTERM and not child.liveness.has_started:
             code = 0  # of a signal to the whole process group: it has not begun anything
         if code == 0 and (self._stops or (self.options.drain and child.ended_at is None)):
-            database.wanted -= 1
+            group.wanted -= 1
             return
         if self._stops:
             self._free(child, code, None)
             self._failed = self._failed or code != 0
             return
-        database.died_at_start = 0 if child.liveness.has_started else database.died_at_start + 1
-        if self.options.drain and database.died_at_start >= STARTS_TRIED:
+        group.died_at_start = 0 if child.liveness.has_started else group.died_at_start + 1
+        if self.options.drain and group.died_at_start >= STARTS_TRIED:
             self._free(child, code, None)
-            self._give_up(database, code)
+            self._give_up(group, code)
             return
         lived = time.monotonic() - child.started
-        database.pause = FIRST_PAUSE if lived > SHORT_LIFE else min(database.pause * 2, LONGEST_PAUSE)
-        self._free(child, code, database.pause)
-        database.pending.append(time.monotonic() + database.pause)
+        group.pause = FIRST_PAUSE if lived > SHORT_LIFE else min(group.pause * 2, LONGEST_PAUSE)
+        self._free(child, code, group.pause)
+        group.pending.append(time.monotonic() + group.pause)
         fields = {"child": child.process.pid, "subscriber": child.name, "exit": code, "lived": lived}
-        served = database.deaths.log.label
-        announce(process_died, Supervisor, **fields, restart_in=database.pause, database=served)
+        announce(process_died, Supervisor, **fields, restart_in=group.pause, database=group.label)
 
-    def _give_up(self, database: Database, code: int | None) -> None:
+    def _give_up(self, group: ProcessGroup, code: int | None) -> None:
         """End a drain whose processes cannot start, with a log line and status 1. Processes of this database that still
         run are stopped gracefully; those of others drain theirs."""
         meaning = "none of them has started to work: their output before they died tells why"
-        served = {"database": database.log.label} if database.log else {}
-        logger.error(logfmt("drain_given_up", died=database.died_at_start, exit=code, meaning=meaning, **served))
+        logger.error(logfmt("drain_given_up", died=group.died_at_start, exit=code, meaning=meaning, **_served(group)))
         self._failed = True
-        database.wanted -= 1
-        database.give_up()
-        self._tell([child for child in self._children if child.database is database], STOP)
+        group.wanted -= 1 + len(group.pending)
+        group.pending = []
+        self._tell([child for child in self._children if child.group is group], STOP)
 
     def _free(self, child: Child, code: int | None, restart_in: float | None) -> None:
         """Free the leases of a dead process, and record its death; restart_in: None if no successor comes. Of several
         databases this one may be the one that does not answer: the others' processes are not to wait for it."""
         if not code:  # it has left its leases itself
             return
-        record = partial(child.database.deaths.record, child.name, code, restart_in)
-        if child.database.log:
-            threading.Thread(target=record, daemon=True).start()
+        if child.group.log is None:
+            child.group.record_death(child.name, code, restart_in)
         else:
-            record()
+            threading.Thread(target=child.group.record_death, args=(child.name, code, restart_in), daemon=True).start()
 
     def _forget_deaths(self) -> None:
         now = time.monotonic()
-        for database in self._databases:
-            working = [each for each in self._children if each.database is database and each.liveness.has_started]
-            database.deaths.forget(each.started for each in working if now > each.started + deaths.SETTLED_IN)
+        for group in self._groups:
+            working = [each for each in self._children if each.group is group and each.liveness.has_started]
+            group.forget_deaths(each.started for each in working if now > each.started + SETTLED_IN)
 
     def _exit(self) -> None:
         """Stop the children at the process's exit, while run() may go on in another thread, as with a reloader: it is
@@ -304,3 +275,7 @@ class Supervisor:
                 child.process.join()
             self._shared.remove()
             self._shared = None
+
+
+def _served(group: ProcessGroup) -> dict[str, str]:
+    return {} if group.log is None else {"database": group.label}

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -24,7 +24,6 @@ from sqlqueue.database.log import Log, home_log
 
 if TYPE_CHECKING:
     from sqlqueue.consumers.process.endpoints import Endpoints
-    from sqlqueue.monitoring.http_server import HttpServer
 
 logger = logging.getLogger("sqlqueue")
 
@@ -70,7 +69,7 @@ def serve(
     from sqlqueue.consumers.declare.registry import registry
     from sqlqueue.consumers.declare.relays import of_database
     from sqlqueue.consumers.engine.subscriber import Subscriber
-    from sqlqueue.consumers.process.endpoints import ProcessHealth, close_servers, open_servers, own_metrics
+    from sqlqueue.consumers.process.endpoints import ProcessHealth, open_servers, own_metrics
     from sqlqueue.consumers.process.start import look_less_often
     from sqlqueue.monitoring import logs
 
@@ -78,16 +77,11 @@ def serve(
     registry.discover()
     log = options.log or home_log()
     chosen = registry.select(options.groups, options.topics)
-    consumers = of_database(log, chosen)
-    while consumers is None:  # its database does not answer: the other databases have processes of their own
-        liveness.mark_iteration()
+    while (consumers := of_database(log, chosen)) is None:  # the other databases have processes of their own
         if options.drain:
             sys.exit(1)
-        if pipe is None:
-            time.sleep(DATABASE_RETRY)
-        elif pipe.poll(DATABASE_RETRY):  # it is to stop, or its supervisor has ended
+        if _stopped(pipe, liveness, DATABASE_RETRY):
             return
-        consumers = of_database(log, chosen)
     if not _ready(log, options, pipe, liveness):
         return
     subscriber = Subscriber(consumers, log=log, name=name, threads=options.threads, liveness=liveness)
@@ -114,17 +108,26 @@ def serve(
     else:
         listened = pipe, partial(stop, subscriber.stop)
         threading.Thread(target=_listen, args=listened, name="sqlqueue-supervisor-listener", daemon=True).start()
-    servers: list[HttpServer] = []
+    servers = ExitStack()
     if endpoints is not None:
         servers = open_servers(endpoints, lambda: ProcessHealth({name: liveness}, 0, subscriber.stopping), own_metrics)
     look_less_often()
     try:
         subscriber.run(drain=options.drain)
     finally:
-        close_servers(servers)
+        servers.close()
         signal.setitimer(signal.ITIMER_REAL, 0)
     if subscriber.failed or (options.drain and pipe is None and requests.count):
         sys.exit(1)
+
+
+def _stopped(pipe: Connection | None, liveness: Liveness, seconds: float) -> bool:
+    """Wait for so many seconds; return True as soon as the process is to stop, or its supervisor has ended."""
+    liveness.mark_iteration()
+    if pipe is not None:
+        return pipe.poll(seconds)
+    time.sleep(seconds)
+    return False
 
 
 def _ready(log: Log, options: WorkerOptions, pipe: Connection | None, liveness: Liveness) -> bool:
@@ -134,16 +137,9 @@ def _ready(log: Log, options: WorkerOptions, pipe: Connection | None, liveness: 
     from sqlqueue.core.logfmt import logfmt
     from sqlqueue.database.tables import lacks_columns, queue_models
 
-    def stopped(seconds: float) -> bool:
-        liveness.mark_iteration()
-        if pipe is not None:
-            return pipe.poll(seconds)
-        time.sleep(seconds)
-        return False
-
     undone = int(options.drain and pipe is None)
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(undone))  # nothing has begun
-    if not options.drain and not wait_for_database(log, stopped):
+    if not options.drain and not wait_for_database(log, partial(_stopped, pipe, liveness)):
         return False
     if lacks_columns(log, queue_models()):
         meaning = "a table or a column is missing: run `python manage.py migrate sqlqueue`; the process ends"

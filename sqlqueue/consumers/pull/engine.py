@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
@@ -11,7 +12,6 @@ from django.db import connections
 
 from sqlqueue.consumers.declare.registry import Consumer, build
 from sqlqueue.consumers.engine.subscriber import Subscriber
-from sqlqueue.consumers.handlers.delivery import Delivery
 from sqlqueue.consumers.handlers.executor import HandlerExecutor
 from sqlqueue.consumers.handlers.pools import Pool
 from sqlqueue.consumers.handlers.runs import Report, continues
@@ -21,7 +21,7 @@ from sqlqueue.core.flow import NO_FLOW
 from sqlqueue.core.outcomes import UNSTARTED, Outcome
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database.log import Log
-from sqlqueue.exceptions import ConfigurationError, LeaseLost
+from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.placement import any_log
 from sqlqueue.log.topics import require_declared
 
@@ -37,11 +37,7 @@ def pulled_consumer(topic: str, group: str, options: dict[str, Any]) -> Consumer
     made = build(topic, {"group": group, **options})
     require_declared(any_log(topic), topic)
     # One that names no limits leaves the group's as they are.
-    return Consumer(topic=topic, handler=_no_handler, declares=made["flow"] != NO_FLOW, **made)
-
-
-def _no_handler(delivery: Delivery) -> None:
-    raise LeaseLost("a pulled delivery has no handler")
+    return replace(made, declares=made.flow != NO_FLOW)
 
 
 class PullPool(Pool):

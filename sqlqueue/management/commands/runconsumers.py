@@ -20,7 +20,7 @@ from django.utils import autoreload
 from sqlqueue.checks import TAG
 from sqlqueue.checks.databases import POOL, pool_problems, replica_sessions
 from sqlqueue.conf import settings
-from sqlqueue.consumers.background.operations import SettingsTask
+from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.consumers.declare.registry import Consumer, registry
 from sqlqueue.consumers.process.endpoints import Address, Endpoints
 from sqlqueue.consumers.process.liveness import Liveness
@@ -44,6 +44,20 @@ from sqlqueue.monitoring.http_server import refusal
 
 PURPOSES = ("health", "metrics")
 ANSWER_TIMEOUT = 5.0  # seconds that one of several databases has to answer, or READ_ALIAS: a hang holds up nothing else
+APPLY_INTERVAL = 1.0  # seconds between two tries to apply settings
+
+
+class SettingsTask(BackgroundTask):
+    """Applies the settings to topics that were locked, or whose database was away, when the command started; ends when
+    all topics have them."""
+
+    def __init__(self, log: Log):
+        super().__init__(log, "settings", APPLY_INTERVAL)
+
+    def run_once(self) -> bool:
+        """Apply the settings to the topics that are left."""
+        self._stopping = not apply_settings(self.log) or self._stopping
+        return False
 
 
 class Command(BaseCommand):

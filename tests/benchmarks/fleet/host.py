@@ -5,6 +5,7 @@ import logging
 import signal
 import sys
 import threading
+from dataclasses import replace
 
 
 def topics_and_groups(groups: int) -> list[tuple[str, str]]:
@@ -21,11 +22,11 @@ def main() -> None:
     import django
 
     django.setup()
-    from sqlqueue.consumers.declare.registry import Consumer, build
+    from sqlqueue.consumers.declare.registry import build
     from sqlqueue.consumers.engine.subscriber import Subscriber
 
     consumers = [
-        Consumer(topic=topic, handler=lambda delivery: None, **build(topic, {"group": group}))
+        replace(build(topic, {"group": group}), handler=lambda delivery: None)
         for topic, group in topics_and_groups(arguments.groups)
     ]
     subscribers = [Subscriber(consumers, threads=1) for _ in range(arguments.subscribers)]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from sqlqueue.consumers.background.collector import CollectorTask
+from sqlqueue.consumers.background.duties import CollectorTask
 from sqlqueue.contrib.people import effect, work
 from sqlqueue.contrib.people.exceptions import WorkItemChanged
 from sqlqueue.contrib.people.models import WorkItem, WorkItemEvent

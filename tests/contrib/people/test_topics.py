@@ -39,7 +39,7 @@ def handle(delivery):
 
 sqlqueue.publish("t", 1)
 print(testing.drain())
-from sqlqueue.consumers.background.collector import CollectorTask
+from sqlqueue.consumers.background.duties import CollectorTask
 from sqlqueue.database.log import home_log
 CollectorTask(home_log(), 0, 30).run_once()
 from sqlqueue.stats.survey import survey
