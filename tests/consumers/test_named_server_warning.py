@@ -1,5 +1,5 @@
 """A thread that is connected to another node of a cluster than the named one says so once, not each time it looks.
-(log/test_detour has the servers.)"""
+(log/test_forwarding has the servers.)"""
 
 from __future__ import annotations
 

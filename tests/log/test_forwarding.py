@@ -1,4 +1,4 @@
-"""What is published where the log may not be written to takes the detour, and enters the log in order, each once."""
+"""What is published where the log may not be written to is forwarded, and enters the log in order, each once."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def waiting() -> list[object]:
     return list(ScheduledMessage.objects.order_by("due_at", "pk").values_list("payload", flat=True))
 
 
-def test_each_way_to_publish_takes_the_detour_and_order_is_kept() -> None:
+def test_each_way_to_publish_forwards_and_order_is_kept() -> None:
     published = publish("t", 1, key="k")
     assert (published.offset, published.status) == (None, "created")
     assert publish_many("t", [NewMessage(2, key="k"), NewMessage(3, key="k", headers={"a": 1})]).created == 2
@@ -147,7 +147,7 @@ def test_nothing_enters_the_log_until_the_barrier_has_been_carried_out() -> None
     assert move_due(LOG) == 1
 
 
-def test_an_id_counts_once_and_is_found_in_the_detour() -> None:
+def test_an_id_counts_once_and_is_found_among_forwarded_messages() -> None:
     name(here())
     publish("t", 1, id="a")
     name("another")
@@ -166,7 +166,7 @@ def test_an_id_counts_once_and_is_found_in_the_detour() -> None:
     assert log() == [1, 3, 8]
 
 
-def test_an_id_is_scheduled_once_beside_the_detour_whoever_has_looked_before() -> None:
+def test_an_id_is_scheduled_once_beside_forwarding_whoever_has_looked_before() -> None:
     publish("t", 1, id="a")
     assert (
         insert_scheduled(LOG, [LogRow("t", 0, 0, "", "a", "2", None, "", scheduled_for=60.0)], may_repeat=True) == set()
@@ -174,7 +174,7 @@ def test_an_id_is_scheduled_once_beside_the_detour_whoever_has_looked_before() -
     assert waiting() == [1]
 
 
-def test_what_took_the_detour_can_be_cancelled() -> None:
+def test_what_was_forwarded_can_be_cancelled() -> None:
     publish("t", 1, id="a")
     publish_many("t", [NewMessage(number, key="k") for number in range(3)])
     assert cancel("t", id="a")
@@ -183,7 +183,7 @@ def test_what_took_the_detour_can_be_cancelled() -> None:
     assert waiting() == []
 
 
-def test_a_unique_message_is_pending_in_the_detour() -> None:
+def test_a_unique_message_is_pending_while_it_is_forwarded() -> None:
     assert publish("t", 1, key="k", unique_for=60).status == "created"
     assert publish("t", 2, key="k", unique_for=60).status == "ignored"
     assert publish("t", 3, key="other", unique_for=60).status == "created"
@@ -212,7 +212,7 @@ def test_a_message_that_cannot_enter_the_log_holds_up_no_other() -> None:
     assert publish("u", 3).offset is not None  # it waits for nothing
 
 
-def test_a_missing_row_of_the_gate_is_no_reason_for_a_detour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_row_of_the_gate_is_no_reason_to_forward(monkeypatch: pytest.MonkeyPatch) -> None:
     for server in ("", "another"):
         name(server)
         monkeypatch.setattr("sqlqueue.database.insert_sql.slot", lambda: 100_000)
@@ -312,7 +312,7 @@ def test_a_connection_to_another_server_is_of_no_use_to_a_consumer() -> None:
     LOG.execute("SELECT 1")
 
 
-def test_what_cannot_take_the_detour_is_refused() -> None:
+def test_what_cannot_be_forwarded_is_refused() -> None:
     with pytest.raises(GateElsewhere) as raised:
         insert_new(LOG, [LogRow("t", 0, 0, "", "a", "1", None, "")], overtakes=True)
     assert classify(raised.value) is ErrorKind.CONTENTION  # tried again, and by then the loop has looked
@@ -437,7 +437,7 @@ def test_of_two_servers_that_take_over_one_does() -> None:
     assert not writer.take_over(LOG, seen)
 
 
-def test_consumers_take_over_and_deliver_what_took_the_detour(
+def test_consumers_take_over_and_deliver_what_was_forwarded(
     consuming: Consuming, settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.SQLQUEUE = QUICK
@@ -459,7 +459,7 @@ def test_more_than_one_statement_takes_are_moved_in_order() -> None:
     assert log() == numbers
 
 
-def test_numbers_of_the_detour_fit_the_pages_of_the_admin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_forwarded_messages_fit_the_pages_of_the_admin(monkeypatch: pytest.MonkeyPatch) -> None:
     from sqlqueue.admin.pages import NUMBER
 
     for highest in (True, False):
@@ -470,7 +470,7 @@ def test_numbers_of_the_detour_fit_the_pages_of_the_admin(monkeypatch: pytest.Mo
     assert all(number < 0 and NUMBER.fullmatch(str(number)) for number in numbers)
 
 
-def test_the_admin_shows_what_took_the_detour(admin_client: Client) -> None:
+def test_the_admin_shows_what_was_forwarded(admin_client: Client) -> None:
     publish("t", {"shown": "here"})
     number = ScheduledMessage.objects.get().pk
     page = admin_client.get(reverse("admin:sqlqueue_scheduledmessage_change", args=[number]))
@@ -478,7 +478,7 @@ def test_the_admin_shows_what_took_the_detour(admin_client: Client) -> None:
     assert "shown" in page.content.decode()
 
 
-def test_the_admin_lets_bytes_that_took_the_detour_be_saved(admin_client: Client) -> None:
+def test_the_admin_lets_bytes_that_were_forwarded_be_saved(admin_client: Client) -> None:
     publish("t", b"\x00here")
     number = ScheduledMessage.objects.get().pk
     url = reverse("admin:sqlqueue_scheduledmessage_body", args=[number])
