@@ -21,7 +21,7 @@ from django.utils.translation import ngettext
 from sqlqueue.admin.cells import harmless
 from sqlqueue.admin.lists import KeysetChangeList
 from sqlqueue.admin.operation import MOST_LISTED, Done, OperatedAdmin, Operation, Text
-from sqlqueue.admin.pages import list_log, may, page_url, replica, show, user_name
+from sqlqueue.admin.pages import list_log, page_url, replica, show, user_name
 from sqlqueue.core.bounds import LEAST_RATE, MOST_RATE
 from sqlqueue.core.outcomes import storable
 from sqlqueue.models import ConsumerGroup, DeadLetter, Topic, dead_letter_topic
@@ -181,13 +181,9 @@ class DeadLetterAdmin(OperatedAdmin):
     own_parameters = ("topic", "group", "fingerprint")
     operations = (Replay, Discard)
 
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Tell whether the user may view messages."""
-        return may(request, "view_message")
-
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the dead letters among the messages, without bytes."""
-        return super().get_queryset(request).exclude(failed_group="").defer("body")
+        """Return the dead letters among the messages."""
+        return super().get_queryset(request).exclude(failed_group="")
 
     def get_urls(self) -> list[URLPattern]:
         """Add the list of dead letters: ?topic=, and if wanted &group= and &fingerprint=."""

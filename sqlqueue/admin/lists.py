@@ -118,7 +118,7 @@ class KeysetAdmin(ReadOnlyAdmin):
     def get_urls(self) -> list[URLPattern]:
         """Add the download of bytes, where rows may have some."""
         urls: list[URLPattern] = super().get_urls()
-        if not any(field.name == "body" for field in self.opts.fields):
+        if not self.has_bytes:
             return urls
         view = self.admin_site.admin_view(self.body_view)
         name = f"{self.opts.app_label}_{self.opts.model_name}_body"

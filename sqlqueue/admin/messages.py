@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from django import forms
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
-from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext_lazy as _
@@ -217,10 +216,6 @@ class MessageAdmin(OperatedAdmin):
         for row in page.rows:
             row.outcomes = statuses[row.offset]  # type: ignore[attr-defined]
         return list(page.rows)
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
-        """Return the rows without bytes, which no page shows."""
-        return super().get_queryset(request).defer("body")
 
     def rows_of(self, request: HttpRequest, keys: Sequence[str]) -> Sequence[Message]:
         """Return the messages at these offsets, without their content."""

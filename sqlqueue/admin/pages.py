@@ -78,9 +78,16 @@ class ReadOnlyAdmin(ModelAdmin):
         """The log that the pages are about."""
         return getattr(self.admin_site, "sqlqueue_log", None) or home_log()
 
+    @property
+    def has_bytes(self) -> bool:
+        """Whether rows may have a payload of bytes."""
+        return any(field.name == "body" for field in self.opts.fields)
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the rows on the queue's database, whether its router is installed or not."""
-        return super().get_queryset(request).using(self.log.alias)
+        """Return the rows on the queue's database, whether its router is installed or not; without bytes, which no page
+        shows."""
+        rows = super().get_queryset(request).using(self.log.alias)
+        return rows.defer("body") if self.has_bytes else rows
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Return the row with the key of a URL, None if there is none. The key may have characters that a database
@@ -89,7 +96,8 @@ class ReadOnlyAdmin(ModelAdmin):
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Tell whether the user may view the model: to change it is another permission, and needs this one, too."""
-        return may(request, f"{self.opts.app_label}.view_{self.opts.model_name}")
+        name = str(self.opts.model_name)
+        return may(request, f"{self.opts.app_label}.{VIEWED_BY.get(name, f'view_{name}')}")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return False: only operations add rows."""

@@ -175,7 +175,7 @@ class ScheduledMessageAdmin(OperatedAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the rows without payloads: a page shows only their beginnings."""
-        return super().get_queryset(request).defer("payload", "headers", "body")
+        return super().get_queryset(request).defer("payload", "headers")
 
     @admin.display(description=_("payload"))
     def preview(self, message: Any) -> str:

@@ -55,10 +55,6 @@ class CollectedMessageAdmin(KeysetAdmin):
         lines = ((group, end.get("outcome", "")) for group, end in sorted(row.outcomes.items()))
         return format_html_join("", '<div class="sqlqueue-outcome">{}: {}</div>', lines) or "–"
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[CollectedMessage]:
-        """Return the rows without bytes, which no page shows."""
-        return super().get_queryset(request).defer("body")
-
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
