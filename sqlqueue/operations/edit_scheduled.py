@@ -13,7 +13,7 @@ from typing import Any, Final
 from django.db import IntegrityError
 
 from sqlqueue.conf import settings
-from sqlqueue.core.codec import checked_json, encode, encode_headers
+from sqlqueue.core.codec import checked_json, encode_headers
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database import retries
 from sqlqueue.database.limits import check_row
@@ -40,7 +40,6 @@ def edit(
     topic: str | Any = KEEP,
     key: str | Any = KEEP,
     id: str | Any = KEEP,
-    payload: Any = KEEP,
     payload_json: str | Any = KEEP,
     headers: dict[str, Any] | Any | None = KEEP,
     priority: int | Any = KEEP,
@@ -49,11 +48,10 @@ def edit(
 ) -> None:
     """Change a scheduled message (its `number` is its row's id); one that was refused may enter the log again.
 
-    topic, key, id, payload, headers, priority, group, at: as in publish; what is not given stays, and so do the headers
-    that the queue has added. Of a task only priority and at may be changed, and no message
-    becomes one; what belongs to a batch keeps its topic and its group. id "": a fresh
-    one, once it enters the log. payload: JSON, or bytes, whose content type stays. payload_json: the payload as JSON
-    text, stored unchanged, instead of `payload`. What expires does so after the same time from when it is due.
+    topic, key, id, headers, priority, group, at: as in publish; what is not given stays, and so do the headers that the
+    queue has added; id "": a fresh one, once it enters the log; payload_json: the payload as JSON text, stored
+    unchanged. Of a task only priority and at may be changed, and no message becomes one; what belongs to a batch keeps
+    its topic and its group. What expires does so after the same time from when it is due.
 
     Raises InvalidMessage for what publish would refuse, for an id that is taken, and if the message is not scheduled
     any more; nothing has changed then.
@@ -61,7 +59,7 @@ def edit(
     given = {"topic": topic, "partition_key": key, "message_id": id, "priority": priority, "target_group": group}
     changes = {name: value for name, value in given.items() if value is not KEEP}
     changes |= {"message_id": id or None} if id is not KEEP else {}
-    texts = _texts(payload, payload_json)
+    texts: dict[str, Any] = {} if payload_json is KEEP else {"payload": checked_json(payload_json), "body": None}
     if at is not KEEP:
         checked_due(None, at)
         changes["due_at"] = at
@@ -81,17 +79,6 @@ def withdraw(log: Log, numbers: Iterable[int]) -> Changed:
     """Delete scheduled messages, so that they never enter the log. Messages that have entered it, or are entering it,
     are left."""
     return _each(log, _withdraw, numbers)
-
-
-def _texts(payload: Any, payload_json: str | Any) -> dict[str, Any]:
-    texts: dict[str, Any] = {}
-    if payload_json is not KEEP:
-        texts |= {"payload": checked_json(payload_json), "body": None}
-    elif isinstance(payload, bytes):
-        texts |= {"payload": "null", "body": payload}
-    elif payload is not KEEP:
-        texts |= {"payload": encode(payload), "body": None}
-    return texts
 
 
 def _edit(log: Log, number: int, changes: dict[str, Any], texts: dict[str, Any], headers: Any) -> None:
@@ -133,7 +120,6 @@ def _check(log: Log, found: ScheduledMessage, texts: dict[str, Any]) -> None:
         group=found.target_group,
     )
     row = log_row(info, message, texts.get("payload") or "null", texts.get("headers"))
-    row = row._replace(body=texts.get("body"))
     check_row(log, row, settings.MAX_PAYLOAD_BYTES)
 
 

@@ -133,19 +133,14 @@ def test_a_copy_for_another_group_has_the_bytes(consuming: Consuming, content: b
     assert found == [(content, PDF)] * 2  # the message, and its copy
 
 
-def test_an_editor_replaces_bytes_and_json_by_each_other(consuming: Consuming) -> None:
+def test_an_editor_keeps_bytes_and_replaces_them_by_json(consuming: Consuming) -> None:
     publish("files", b"old", content_type=PDF, delay=100)
     number = ScheduledMessage.objects.values_list("pk", flat=True).get()
     edit(LOG, number, priority=0)
     assert published()[0].payload == b"old"
-    edit(LOG, number, payload=b"new")
-    assert (published()[0].payload, published()[0].content_type) == (b"new", PDF)
-    edit(LOG, number, payload={"n": 1})
-    assert published()[0].payload == {"n": 1}
-    assert ScheduledMessage.objects.get().body is None
-    edit(LOG, number, payload=b"again")
     edit(LOG, number, payload_json="[2]")
     assert (published()[0].payload, published()[0].content_type) == ([2], None)
+    assert ScheduledMessage.objects.get().body is None
 
 
 def test_batches_pulled_deliveries_and_atomic_handlers_get_bytes(consuming: Consuming) -> None:
@@ -170,9 +165,6 @@ def test_bytes_are_limited_as_json_is(settings: Any) -> None:
         publish("files", b"x" * 11)
     with pytest.raises(InvalidMessage, match="bytes; 10 is the most"):
         publish("files", b"x", content_type=PDF)
-    publish("files", b"x" * 10, delay=100)
-    with pytest.raises(InvalidMessage, match="have 11 bytes"):
-        edit(LOG, ScheduledMessage.objects.values_list("pk", flat=True).get(), payload=b"x" * 11)
 
 
 @pytest.mark.parametrize(
