@@ -13,8 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from sqlqueue.api.views import DESCRIPTION
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, ID_LENGTH, KEY_LENGTH, TOPIC_LENGTH
-from sqlqueue.monitoring.health import Excess
-from sqlqueue.monitoring.responses import GROUP_FIGURES
+from sqlqueue.monitoring.responses import GROUP_FIGURES, Excess
 from sqlqueue.stats.findings import Finding, Kind
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.message_status import MessageStatus

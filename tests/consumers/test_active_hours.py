@@ -13,7 +13,7 @@ from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.groups import override_flow, register
 from sqlqueue.models import ConsumerGroup, DeliveryState, Message
-from sqlqueue.monitoring.health import excesses
+from sqlqueue.monitoring.responses import excesses
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.survey import survey
 from sqlqueue.testing import drain

@@ -19,7 +19,7 @@ from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.leases import heartbeat
 from sqlqueue.log.groups import register
 from sqlqueue.models import SubscriberHeartbeat
-from sqlqueue.monitoring.health import excesses
+from sqlqueue.monitoring.responses import excesses
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.findings import AWAY, LATE_HEARTBEATS, NO_CONSUMERS, UNWRITABLE, Finding
 from sqlqueue.stats.survey import survey

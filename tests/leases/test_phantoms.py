@@ -10,7 +10,7 @@ from sqlqueue.leases import heartbeat
 from sqlqueue.leases.assignment import Balancer, Holding
 from sqlqueue.log.groups import register
 from sqlqueue.models import PartitionLease, SubscriberHeartbeat
-from sqlqueue.monitoring.health import excesses
+from sqlqueue.monitoring.responses import excesses
 from sqlqueue.stats.survey import survey
 from tests import subscribers
 from tests.consuming import QUICK
