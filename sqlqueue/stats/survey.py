@@ -6,8 +6,8 @@ is bounded: its backlog is counted up to EXACT messages, beyond that estimated f
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -100,6 +100,9 @@ class Reads:
         self.horizon = probed(log, self.processes.horizon, self.highest) if alive else self.processes.horizon
         self.groups = stored_groups(log, only, only_group)
         self.states = states_of(log, list(self.groups))
+        self.rows: Counter[tuple[str, str]] = Counter()  # delivery states that were counted
+        for (topic, group, *_stream), states in self.states.items():
+            self.rows[topic, group] += states.rows
         self.blocked = blocked_in(log, list(self.groups))
         names = [topic.name for topic in self.topics]
         # By dead-letter topic and group; and of all groups.
@@ -111,7 +114,7 @@ class Reads:
         self.scheduled, self.refused = scheduled_in(log, False), scheduled_in(log, True)
         altered = [topic.name for topic in self.topics if topic.altered]  # type: ignore[attr-defined]
         self.epochs = {name: layouts.epochs(log, name) for name in altered}
-        failing = [one for one in self.first if may_be_full(self.rows(one.topic, one.group), sampling.MOST_ROWS)]
+        failing = [one for one in self.first if may_be_full(self.rows[one.topic, one.group], sampling.MOST_ROWS)]
         self.limits = limits_reached(log, failing, self.backlogs, self.horizon if alive else None)
         self.limited = limited_groups(log, self.groups)
         self.in_flight = dispatched(log, self.first)  # the partitions whose oldest message is dispatched
@@ -119,11 +122,6 @@ class Reads:
         self.changes = changes(log, self.topics)
         self.taken_at = database_time(log)
         self.rates = rates(log, self.taken_at)
-
-    def rows(self, topic: str, group: str) -> int:
-        """Return how many delivery states of a group were counted."""
-        streams = (stored[:4] for stored in self.partitions[topic, group])
-        return sum(self.states[stream].rows for stream in streams if stream in self.states)
 
     def stuck(self, group_topic: tuple[str, str]) -> list[Stuck]:
         """Return the partitions of a group whose watermark stands still, although it is to move."""
@@ -141,8 +139,8 @@ class Reads:
             found = [one for one in found if one.why != "failing"]
         return found
 
-    def partition(self, stored: StoredPartition, stuck: Sequence[Stuck]) -> PartitionSurvey:
-        """Return a group's stats in a partition. stuck: those of the group that stand still."""
+    def partition(self, stored: StoredPartition, reasons: Mapping[tuple[int, int], str]) -> PartitionSurvey:
+        """Return a group's stats in a partition. reasons: why those that stand still do so."""
         oldest, oldest_age = self.first.get(stored, (None, None))
         backlog, states = self.backlogs.get(stored, Backlog()), self.states.get(stored[:4], NO_STATES)
         blocked = self.blocked.get(stored[:4], 0)
@@ -160,7 +158,7 @@ class Reads:
             oldest_age,
             stored.settled,
             stored.holder if stored.owned else "",
-            next((one.why for one in stuck if (one.partition, one.priority) == stored[2:4]), ""),
+            reasons.get((stored.partition, stored.priority), ""),
             stored.waits,
         )
 
@@ -187,7 +185,8 @@ def _survey(log: Log, only: str, only_group: str) -> tuple[Survey, list[Partitio
     partitions: list[PartitionSurvey] = []
     for group_topic in sorted(reads.groups):
         stuck = reads.stuck(group_topic)
-        its = [reads.partition(stored, stuck) for stored in reads.partitions[group_topic]]
+        reasons = {(one.partition, one.priority): one.why for one in stuck}
+        its = [reads.partition(stored, reasons) for stored in reads.partitions[group_topic]]
         groups.append(_group_survey(reads, group_topic, its, stuck))
         partitions += its
     seen = Survey(
@@ -225,7 +224,7 @@ def _group_survey(
         known.paused or topic in reads.paused,
         len({one.partition for one in partitions}),
         sum(one.lag for one in partitions),
-        any(one.estimated for one in partitions) or reads.rows(topic, group) > sampling.MOST_ROWS,
+        any(one.estimated for one in partitions) or reads.rows[group_topic] > sampling.MOST_ROWS,
         max((one.oldest_age for one in partitions if one.oldest_age is not None), default=None),
         sum(one.in_flight for one in partitions),
         sum(one.failing for one in partitions),
