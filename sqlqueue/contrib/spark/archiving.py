@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
@@ -16,14 +15,12 @@ from pyspark.sql import Observation, SparkSession
 from sqlqueue.contrib.spark.archive import Archive
 from sqlqueue.contrib.spark.archive_rows import (
     SCHEMA_VERSION,
-    WRITTEN,
     SegmentTotals,
     archived,
     as_totals,
     rows_between,
     total_columns,
     totals_of,
-    write_files,
 )
 from sqlqueue.contrib.spark.manifest import DamagedArchive, data_folder, escaped, file_of, manifest_path
 
@@ -171,8 +168,7 @@ def _write(
     observation = Observation()
     frame = archived(rows_between(spark, owner.log, kind, topic, first, last), kind)
     frame = frame.observe(observation, *total_columns(kind)).coalesce(max(1, -(-rows // ROWS_OF_A_FILE)))
-    files = frame.mapInArrow(partial(write_files, store, begun, escaped(owner.name)), WRITTEN)
-    written = {row["name"]: row["bytes"] for row in files.collect()}
+    written = store.write(frame, begun, escaped(owner.name))
     observed = as_totals(observation.get)
     store.finish(begun, whole, written)
     listed = [file_of(f"{whole}/{name}", first, last, topic) for name in written]
