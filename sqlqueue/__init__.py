@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sqlqueue.contrib.batches.status import BatchStatus, cancel_batch, get_batch
     from sqlqueue.contrib.people.exceptions import HandOver
     from sqlqueue.core.new_message import NewMessage
+    from sqlqueue.database.index_header import IndexHeader
     from sqlqueue.exceptions import (
         CallFailed,
         ConfigurationError,
@@ -48,6 +49,7 @@ _MODULES = {
     "Delivery": "sqlqueue.consumers.handlers.delivery",
     "GroupStatus": "sqlqueue.stats.group_status",
     "HandOver": "sqlqueue.contrib.people.exceptions",
+    "IndexHeader": "sqlqueue.database.index_header",
     "InvalidMessage": "sqlqueue.exceptions",
     "InvalidResult": "sqlqueue.exceptions",
     "LeaseLost": "sqlqueue.exceptions",
@@ -104,6 +106,7 @@ __all__ = [
     "Delivery",
     "GroupStatus",
     "HandOver",
+    "IndexHeader",
     "InvalidMessage",
     "InvalidResult",
     "LeaseLost",

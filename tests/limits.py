@@ -128,6 +128,8 @@ OVER: dict[str, str] = {
     "database.limits:DEEPEST_OF_MARIADB": "tests/log/test_refusals.py::test_json_that_is_nested_deeper_than_the_database_keeps",
     "database.limits:DEEPEST_OF_MYSQL": "tests/log/test_refusals.py::test_json_that_is_nested_deeper_than_the_database_keeps",
     "database.ids:FEW_KEYS": "tests/log/test_ids.py::test_of_many_those_are_new_that_are",
+    "database.header_index:LENGTH": "tests/database/test_index_header.py::test_no_header_is_refused_because_of_an_index",
+    "database.header_index:SEARCHED_LENGTH": "tests/database/test_index_header.py::test_the_admin_searches_by_the_index",
     "database.online_migration:TRIES": "tests/database/test_online_migration.py::test_publishers_do_not_wait_behind_a_migration_that_waits_for_a_reader",
     "database.writer:IDENTITY_LENGTH": "tests/database/test_cluster.py::test_servers_on_hosts_with_long_names_have_different_identities",
     "database.sizes:LIGHT": "tests/log/test_weight.py::test_a_bulk_is_published_in_one_transaction",

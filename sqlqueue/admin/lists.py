@@ -55,8 +55,9 @@ class KeysetChangeList(ChangeList):
 
     def get_filters_params(self, params: Any = None) -> dict[str, Any]:
         """Leave out the parameters of pages and searches, which are no filters."""
-        own = (FROM, *self.model_admin.own_parameters)
-        return {name: value for name, value in super().get_filters_params(params).items() if name not in own}
+        own, prefixes = (FROM, *self.model_admin.own_parameters), tuple(self.model_admin.own_prefixes)
+        params = super().get_filters_params(params)
+        return {name: value for name, value in params.items() if not (name in own or name.startswith(prefixes))}
 
     def get_query_string(self, new_params: Mapping[str, Any] | None = None, remove: Any = None) -> str:
         """Begin at the first row, unless told otherwise."""
@@ -93,6 +94,7 @@ class KeysetAdmin(ReadOnlyAdmin):
     list_per_page = 50
     key: Sequence[str] = ("-pk",)
     own_parameters: Sequence[str] = ()  # query parameters that are no filters of Django's
+    own_prefixes: Sequence[str] = ()  # with which the names of more of them begin
 
     class Media:
         css = {"all": ("sqlqueue/admin.css",)}

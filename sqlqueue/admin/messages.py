@@ -19,6 +19,7 @@ from sqlqueue.admin.message_operations import MESSAGE_OPERATIONS
 from sqlqueue.admin.operation import OperatedAdmin, Operation
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
 from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED
+from sqlqueue.database import header_index
 from sqlqueue.database.log import Log
 from sqlqueue.log.seek import MARGIN, offset_before, within_calendar
 from sqlqueue.log.topics import stored
@@ -50,10 +51,12 @@ SHOWN = (
     "failed_group",
     "fingerprint",
 )
+HEADER_FIELD = "header-"  # and the name of an indexed header
 
 
 class SearchForm(forms.Form):
-    """What to search for. Every field has an index except the key, for which partitions are read backwards in steps."""
+    """What to search for, headers that have an index included (see IndexHeader). Every field has an index except the
+    key, for which partitions are read backwards in steps."""
 
     topic = forms.ChoiceField(label=_("Topic"), required=False)
     key = forms.CharField(label=_("Key"), required=False, max_length=KEY_LENGTH, strip=False)
@@ -68,13 +71,33 @@ class SearchForm(forms.Form):
         names = Topic.objects.using(log.alias).order_by("name").values_list("name", flat=True)
         topic: Any = self.fields["topic"]
         topic.choices = [("", _("all")), *((name, name) for name in names)]
+        self.indexed = header_index.indexed_headers(log)
+        for header in self.indexed:
+            label, longest = _("Header %s") % header, header_index.SEARCHED_LENGTH
+            field = forms.CharField(label=label, required=False, max_length=longest, strip=False)
+            self.fields[HEADER_FIELD + header] = field
 
     def clean(self) -> dict[str, Any]:
-        """Refuse a key or an id without a topic."""
+        """Refuse a key, an id or a header without a topic, and more than one of them."""
         wanted: dict[str, Any] = super().clean() or self.cleaned_data
-        if (wanted.get("key") or wanted.get("message_id")) and not wanted.get("topic") and "topic" not in self.errors:
-            self.add_error("topic", _("Choose a topic: keys and ids are searched in one topic."))
+        exact = [name for name in ("key", "message_id", *map(HEADER_FIELD.__add__, self.indexed)) if wanted.get(name)]
+        if exact and not wanted.get("topic") and "topic" not in self.errors:
+            self.add_error("topic", _("Choose a topic: keys, ids and headers are searched in one topic."))
+        for name in self.data:
+            if name.startswith(HEADER_FIELD) and name not in self.fields:
+                self.add_error("topic", _("The header %s has no index.") % name.removeprefix(HEADER_FIELD))
+        headers = [name for name in exact if name.startswith(HEADER_FIELD)]
+        if headers and len(exact) > 1:
+            self.add_error(headers[-1], _("Search by one header alone, without key and id."))
         return wanted
+
+    @property
+    def header(self) -> tuple[str, str] | None:
+        """The indexed header that is searched, and its value."""
+        for name in self.indexed:
+            if value := self.cleaned_data[HEADER_FIELD + name]:
+                return name, value
+        return None
 
 
 class Found(NamedTuple):
@@ -112,7 +135,11 @@ def found(form: SearchForm, most: int, start: int | None) -> Found:
     if wanted["key"]:
         scan = by_key(log, topic, wanted["key"], most, low, high)
         return Found(messages_at(log, scan.offsets, *SHOWN), scan.reached, scan.reached)
-    return _page(messages_at(log, newest(log, topic, most + 1, low, high), *SHOWN), most)
+    if form.header is not None:
+        offsets = header_index.find(log, *form.header, topic.name, most + 1, low, high)
+    else:
+        offsets = newest(log, topic, most + 1, low, high)
+    return _page(messages_at(log, offsets, *SHOWN), most)
 
 
 def _page(rows: Sequence[Message], most: int) -> Found:
@@ -183,6 +210,7 @@ class MessageAdmin(OperatedAdmin):
     list_display = ("offset", "topic", "key_and_id", "preview", "outcomes", "created_at")
     list_display_links = ("offset",)
     own_parameters = tuple(SearchForm.base_fields)
+    own_prefixes = (HEADER_FIELD,)
 
     @admin.display(description=_("payload"))
     def preview(self, message: Message) -> str:

@@ -17,7 +17,7 @@ from django.db import Error, migrations, router
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.state import ProjectState
 
-from sqlqueue.database import retries, sequence
+from sqlqueue.database import header_index, retries, sequence
 
 WAIT = 3  # seconds that a statement waits for a table, and publishers behind it
 PAUSE = 1.0  # seconds between two tries, for the publishers
@@ -29,7 +29,8 @@ LIMIT_TRANSACTION = "SELECT SET_CONFIG('lock_timeout', %s, TRUE) WHERE CURRENT_S
 
 
 class Migration(migrations.Migration):
-    """A migration whose statements wait briefly for the tables that they change, and that keeps SQLite's sequences.
+    """A migration whose statements wait briefly for the tables that they change, and that keeps SQLite's sequences
+    and indexed headers.
 
     Raises CommandError if one is in use for too long. Nothing has been changed then if it was so from the beginning;
     on PostgreSQL nothing ever has.
@@ -39,55 +40,65 @@ class Migration(migrations.Migration):
         self, project_state: ProjectState, schema_editor: BaseDatabaseSchemaEditor, collect_sql: bool = False
     ) -> ProjectState:
         """See Django's."""
-        with _brief_waits(self, project_state, schema_editor), sequence.kept(schema_editor):
+        with (
+            _brief_waits(self, project_state, schema_editor),
+            sequence.kept(schema_editor),
+            header_index.kept(schema_editor),
+        ):
             return super().apply(project_state, schema_editor, collect_sql)
 
     def unapply(
         self, project_state: ProjectState, schema_editor: BaseDatabaseSchemaEditor, collect_sql: bool = False
     ) -> ProjectState:
         """See Django's."""
-        with _brief_waits(self, project_state, schema_editor), sequence.kept(schema_editor):
+        with (
+            _brief_waits(self, project_state, schema_editor),
+            sequence.kept(schema_editor),
+            header_index.kept(schema_editor),
+        ):
             return super().unapply(project_state, schema_editor, collect_sql)
 
 
 @contextmanager
 def _brief_waits(migration: Migration, state: ProjectState, schema_editor: Any) -> Iterator[None]:
-    connection = schema_editor.connection
     if schema_editor.collect_sql:
         yield
         return
+    tables = sorted(set(_tables(migration, state, schema_editor.connection.alias)))
+    with brief_waits(schema_editor.connection, tables, f"sqlqueue.{migration.name}"):
+        yield
+
+
+@contextmanager
+def brief_waits(connection: Any, tables: Sequence[str], name: str) -> Iterator[None]:
+    """Let statements wait briefly for these tables, which they change. name: of what changes them, for the CommandError
+    that is raised if one is in use for too long."""
     try:
-        if connection.vendor == "postgresql" and connection.in_atomic_block:
-            with connection.cursor() as cursor:
-                cursor.execute(LIMIT_TRANSACTION, [f"{WAIT}s"])
         if connection.vendor == "mysql":
-            with _limited(connection):
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT @@SESSION.lock_wait_timeout")
+                (before,) = cursor.fetchone()
+                cursor.execute(LIMIT, [WAIT])
+            try:
                 # A migration is no transaction there: one that finds the tables in use should not even begin.
-                _touch(connection, sorted(set(_tables(migration, state, connection.alias))))
+                _touch(connection, tables)
                 with connection.execute_wrapper(_insist):
                     yield
+            finally:
+                with connection.cursor() as cursor:
+                    cursor.execute(RESTORE, [before])
         else:
+            if connection.vendor == "postgresql" and connection.in_atomic_block:
+                with connection.cursor() as cursor:
+                    cursor.execute(LIMIT_TRANSACTION, [f"{WAIT}s"])
             yield
     except Error as error:
         if retries.classify(error) is not retries.ErrorKind.CONTENTION:
             raise
         raise CommandError(
-            f"sqlqueue.{migration.name} waited too long for a table: a transaction that has used it is still open, and "
+            f"{name} waited too long for a table: a transaction that has used it is still open, and "
             f"publishers must not wait behind a migration. End it, or wait for it, and migrate again. ({error})"
         ) from error
-
-
-@contextmanager
-def _limited(connection: Any) -> Iterator[None]:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT @@SESSION.lock_wait_timeout")
-        (before,) = cursor.fetchone()
-        cursor.execute(LIMIT, [WAIT])
-    try:
-        yield
-    finally:
-        with connection.cursor() as cursor:
-            cursor.execute(RESTORE, [before])
 
 
 def _tables(migration: Migration, state: ProjectState, alias: str) -> Iterator[str]:
