@@ -117,7 +117,7 @@ def test_an_abort_goes_over_the_databases_that_have_something_to_abort() -> None
     begin(Log.of(B), TOPIC, 6)
     done = run("queuetopic", "alter", TOPIC, "--abort")
     assert done.code == 0, done
-    assert f"database {B}\nPublishers" in done.out.replace(
+    assert f"database {B}\nTopic {TOPIC!r} stays" in done.out.replace(
         f"database {A}\nNo change of topic {TOPIC!r} is under way. Nothing was done.\n", ""
     )
     assert (under_way(Log.of(B)), blocks(A), blocks(B)) == (None, [(4, False)], [(4, False)])
