@@ -98,9 +98,8 @@ class PeriodicTask(BackgroundTask):
 
     def run_once(self) -> bool:
         """Publish one batch; return whether there is more."""
-        self.interval = (
-            TICKS_INTERVAL  # if the database is away; schedules that are due often would try again all the time
-        )
+        # If the database is away; schedules that are due often would try again all the time.
+        self.interval = TICKS_INTERVAL
         error = None  # for which a tick waits
         if time.monotonic() >= self._declare_at:
             ticks = publish_due(self.log, self._digests)  # what was missed, or follows the definition before this one
