@@ -98,10 +98,9 @@ def test_a_work_item_is_put_off_until_the_time_that_the_person_says(client: Clie
         payload=1,
         published_at=datetime.now(),  # noqa: DTZ005  as Django has it then
     )
-    page_of_it = f"/admin/sqlqueue_people/workitem/{item.pk}/change/"
-    sent = {"deed": "later", "version": 0, "until": local(-HOUR)}
-    assert client.post(page_of_it, {**sent, "until": local(HOUR)}).status_code == 200, "it is over"
-    assert client.post(page_of_it, sent).status_code == 302
+    page_of_it = f"/admin/sqlqueue_people/workitem/{item.pk}/operation/later/?version=0"
+    assert client.post(page_of_it, {"until": local(HOUR)}).status_code == 200, "it is over"
+    assert client.post(page_of_it, {"until": local(-HOUR)}).status_code == 302
     epoch = LOG.dialect.epoch("deferred_until")
     for table in ("sqlqueue_work_item", "sqlqueue_work_item_event"):
         (stored,) = LOG.execute(f"SELECT {epoch} FROM {table}").fetchone()
