@@ -36,7 +36,7 @@ WITHOUT_OPTIONAL_SUITES := --ignore=tests/contrib/spark --ignore=tests/browser
 # What `make test` runs of a suite beside the rest of it, so that all end at about the same time.
 BESIDE_sqlite := tests/consumers tests/example tests/faults tests/management tests/packaging tests/test_docs.py
 BESIDE_mariadb := tests/consumers tests/faults tests/soak
-THIRD_mariadb := tests/admin tests/api tests/database tests/management tests/operations tests/protocol tests/stats
+THIRD_mariadb := tests/database tests/operations tests/protocol tests/stats
 # What each database needs: of the system, and of the virtual environment.
 SYSTEM_mariadb := system
 SYSTEM_mysql := system-mysql
@@ -82,7 +82,7 @@ site: $(VENV)/.demo ## Open the demo's site and admin, with its consumers runnin
 
 test: $(FOR_ALL_SUITES) ## Prove it: lint, the suite on SQLite and on a private MariaDB server, Spark, a browser
 	$(MAKE) SUITES=1 --jobs=5 --keep-going --output-sync=target \
-		test-beside-mariadb test-spark test-third-mariadb test-sqlite test-mariadb test-beside-sqlite test-browser lint
+		test-sqlite test-third-mariadb test-beside-mariadb test-mariadb test-spark test-beside-sqlite test-browser lint
 
 test-sqlite: $(VENV)/.test ## The suite on SQLite only
 	env -u DATABASE_URL DATABASE=sqlite $(PYTEST) $(WITHOUT_OPTIONAL_SUITES) $(if $(SUITES),$(addprefix --ignore=,$(BESIDE_sqlite)))

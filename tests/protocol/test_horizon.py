@@ -220,7 +220,7 @@ def test_nor_where_a_reader_has_seen_every_offset(monkeypatch: pytest.MonkeyPatc
 
 GATED = pytest.mark.database("mariadb", "mysql", "postgresql")
 SLOTTED = pytest.mark.database("mariadb", "mysql")
-GATE = "SELECT generation FROM sqlqueue_publish_gate WHERE slot = %s LOCK IN SHARE MODE"
+GATE = "SELECT generation FROM sqlqueue_publish_gate WHERE slot = %s AND writer = '' LOCK IN SHARE MODE"
 UNGATED = "SELECT 0 * %s"
 
 

@@ -57,11 +57,7 @@ FAILED_TASK = re.compile(
 )
 asks = not phases.isdisjoint({"async", "idle"})  # handlers use the ORM, whatever they promise
 LONG_ERROR = "äöü€🚀" * 3_000
-
-
-def served() -> str:
-    """Return the database that this process serves; "" without databases."""
-    return settings.label(settings.DATABASE)
+served: set[str] = set()  # the database of this process's subscriber
 
 
 class Trouble(Exception):
@@ -69,8 +65,8 @@ class Trouble(Exception):
 
 
 def begin(deliveries: Sequence[Delivery]) -> None:
-    if any(delivery.database != served() for delivery in deliveries):
-        raise RuntimeError(f"this process serves {served()!r}, and was given {deliveries}")
+    if not served.issuperset(delivery.database for delivery in deliveries):
+        raise RuntimeError(f"this process serves {served}, and was given {deliveries}")
     journal.note_all("begin", [(d.topic, d.group, d.partition, d.offset, d.id, d.attempt, id(d)) for d in deliveries])
 
 
@@ -148,7 +144,7 @@ def handle(reader: Reader, deliveries: Sequence[Delivery]) -> None:
             obey(delivery, alone=len(deliveries) == 1)
         if reader.atomic:
             entries = [Entry(group=d.group, message=d.id, attempt=d.attempt) for d in deliveries]
-            Entry.objects.using(settings.DATABASE).bulk_create(entries)
+            Entry.objects.using(deliveries[0].database or settings.DATABASE).bulk_create(entries)
     except BaseException as error:
         end(deliveries, outcome_of(error))
         raise
@@ -245,9 +241,10 @@ def note_signal(kind: str, signal_: Any, *names: str) -> None:
     signal_.connect(receiver, weak=False)
 
 
-def note_database(**_: object) -> None:
-    if served():
-        journal.note("serves", served())
+def note_database(database: str, **_: object) -> None:
+    served.add(database)
+    if database:
+        journal.note("serves", database)
 
 
 signals.subscriber_started.connect(note_database)
