@@ -11,7 +11,7 @@ from sqlqueue.core.epochs import Epoch
 from sqlqueue.database.log import Log
 from sqlqueue.log import layouts
 from sqlqueue.models import Layout, Message, PartitionLease
-from sqlqueue.models.partition_lease import WAITS
+from sqlqueue.models.subscriber import WAITS
 
 
 def epochs(topic: str) -> tuple[Epoch, ...]:

@@ -25,8 +25,8 @@ from sqlqueue.models import (
     Receipt,
     SubscriberHeartbeat,
 )
-from sqlqueue.models.delivery_state import IN_FLIGHT
-from sqlqueue.models.partition_lease import WAITS
+from sqlqueue.models.consumer_group import IN_FLIGHT
+from sqlqueue.models.subscriber import WAITS
 
 MOST_FOUND = 1_000  # collected messages of one search
 LEASE_STATES = (_("free"), _("expired"), _("held"), _("waits for an earlier epoch"))  # by section

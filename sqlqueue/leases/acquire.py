@@ -16,7 +16,7 @@ from sqlqueue.database.sizes import insert_all
 from sqlqueue.log.blocked_ranges import ranges
 from sqlqueue.log.layouts import may_start
 from sqlqueue.models import ConsumerGroup, Offset
-from sqlqueue.models.partition_lease import WAITS
+from sqlqueue.models.subscriber import WAITS
 
 AT_ONCE = 200  # leases in one transaction
 ROWS_AT_ONCE = 10_000

@@ -18,7 +18,7 @@ from sqlqueue.core.partition.ref import GroupTopic
 from sqlqueue.database.lock_timeouts import unless_locked
 from sqlqueue.database.log import Log
 from sqlqueue.leases.heartbeat import AT_MOST, digest_of
-from sqlqueue.models.subscriber_heartbeat import AHEAD, STREAM
+from sqlqueue.models.subscriber import AHEAD, STREAM
 
 # The leases that are free or have expired, of these groups, and its own. Index: the leases' (topic, consumer_group,
 # valid_until); their holder.

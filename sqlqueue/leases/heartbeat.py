@@ -26,7 +26,7 @@ from sqlqueue.database.lock_timeouts import TableLocked, unless_locked
 from sqlqueue.database.log import Log
 from sqlqueue.database.writer import identity
 from sqlqueue.models import ConsumerGroup, SubscriberHeartbeat
-from sqlqueue.models.subscriber_heartbeat import AHEAD, STREAM
+from sqlqueue.models.subscriber import AHEAD, STREAM
 from sqlqueue.version import __version__
 
 logger = logging.getLogger("sqlqueue")

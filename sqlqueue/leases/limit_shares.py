@@ -15,7 +15,7 @@ from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.log import Log
 from sqlqueue.models import ConsumerGroup, LimitShare
-from sqlqueue.models.subscriber_heartbeat import AHEAD
+from sqlqueue.models.subscriber import AHEAD
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity, proof_condition
 from sqlqueue.leases import heartbeat
 from sqlqueue.leases.heartbeat import Work
-from sqlqueue.models.subscriber_heartbeat import AHEAD
+from sqlqueue.models.subscriber import AHEAD
 
 # Index: holder.
 MINE = "SELECT id FROM sqlqueue_partition_lease{by_holder} WHERE holder = %s"

@@ -21,7 +21,7 @@ from sqlqueue.database.gate import PERIODIC, take_duty
 from sqlqueue.database.log import Log
 from sqlqueue.database.sizes import chunks
 from sqlqueue.log.ticks import ScheduleRow, attention, read_rows
-from sqlqueue.models.periodic_schedule import SUPERSEDED
+from sqlqueue.models.scheduled_message import SUPERSEDED
 
 logger = logging.getLogger("sqlqueue")
 

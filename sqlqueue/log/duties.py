@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sqlqueue.database.log import Log
-from sqlqueue.models.subscriber_heartbeat import AHEAD
+from sqlqueue.models.subscriber import AHEAD
 
 COLLECT, SURVEY = "collect", "survey"
 

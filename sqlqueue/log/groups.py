@@ -22,7 +22,7 @@ from sqlqueue.log import layouts, retention, withdrawing
 from sqlqueue.log.layouts import give_leases, leased
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, LimitShare, Offset, PartitionLease, Topic
-from sqlqueue.models.partition_lease import WAITS
+from sqlqueue.models.subscriber import WAITS
 
 EARLIEST, LATEST = "earliest", "latest"
 

@@ -25,7 +25,7 @@ from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.fetch import beyond
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Layout, Offset, PartitionLease, Topic
-from sqlqueue.models.partition_lease import WAITS
+from sqlqueue.models.subscriber import WAITS
 
 logger = logging.getLogger("sqlqueue")
 

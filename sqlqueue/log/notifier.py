@@ -25,7 +25,7 @@ from sqlqueue.database.generations import placed
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.lock_timeouts import unless_locked
 from sqlqueue.database.log import Log
-from sqlqueue.models.subscriber_heartbeat import AHEAD
+from sqlqueue.models.subscriber import AHEAD
 
 logger = logging.getLogger("sqlqueue")
 

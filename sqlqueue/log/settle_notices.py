@@ -21,7 +21,7 @@ from sqlqueue.core.settle_plan import SettledAttempt
 from sqlqueue.database.lock_timeouts import TableLocked, unless_locked
 from sqlqueue.database.log import Log
 from sqlqueue.log.notifier import AT_MOST, parsed
-from sqlqueue.models.subscriber_heartbeat import AHEAD
+from sqlqueue.models.subscriber import AHEAD
 
 ASKED_FOR = 5.0  # seconds for which a question counts; who still waits asks again sooner
 FORGET_EVERY = 0.5  # seconds

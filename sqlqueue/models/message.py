@@ -1,4 +1,4 @@
-"""The log of messages."""
+"""The log of messages, and what is kept of messages that have left it or are unique."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from sqlqueue.database.sizes import LIGHT, chunks
 from sqlqueue.models.topic import TOPIC_COLUMN
 
 AT_ONCE = 500  # ids of one statement
+DIGEST_LENGTH = 64  # hexadecimal digits of SHA-256
 
 
 class MessageQuerySet(models.QuerySet["Message"]):
@@ -122,6 +123,79 @@ class Message(models.Model):
         return self.payload_text, self.headers_text  # type: ignore[attr-defined]
 
 
+class DeadLetter(Message):
+    """A proxy without a table: it lists the pages of dead letters in the admin's index. They need the permission to
+    view messages."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name = _("dead letter")
+        verbose_name_plural = _("dead letters")
+
+
 def dead_letter_topic(topic: str) -> str:
     """Return the topic that a topic's dead letters go to."""
     return topic + DEAD_LETTER_SUFFIX
+
+
+class CollectedMessage(models.Model):
+    """A message of a topic with `keep_collected`: moved here by the transaction that collected it, and deleted when
+    `kept_until` has passed. Nothing of the engine reads it."""
+
+    message_offset = models.BigIntegerField(_("offset"))
+    topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
+    partition = models.IntegerField(_("partition"))
+    priority = models.SmallIntegerField(_("priority"))
+    partition_key = ExactField(_("key"), max_length=KEY_LENGTH)
+    message_id = ExactField(_("id"), max_length=ID_LENGTH)
+    payload = models.JSONField(_("payload"))
+    headers = models.JSONField(_("headers"), null=True)
+    body = models.BinaryField(_("body"), null=True)
+    created_at = models.DateTimeField(_("created at"))
+    published_at = models.DateTimeField(_("published at"), null=True)
+    due_at = models.DateTimeField(_("due at"), null=True)
+    target_group = ExactField(_("target group"), max_length=GROUP_LENGTH)
+    outcomes = models.JSONField(
+        _("outcomes"), help_text=_("by group: acked or dead, and the attempts as far as a receipt says")
+    )
+    collected_at = models.DateTimeField(_("collected at"), db_default=DatabaseNow())
+    kept_until = models.DateTimeField(_("kept until"))
+
+    class Meta:
+        db_table = "sqlqueue_collected_message"
+        verbose_name = _("collected message")
+        verbose_name_plural = _("collected messages")
+        indexes = [
+            # Supports: SELECT … WHERE kept_until <= now ORDER BY kept_until LIMIT (collect).
+            models.Index(fields=["kept_until"], name="sqlqueue_collected_until"),
+            # Support: the admin's search.
+            models.Index(fields=["message_offset"], name="sqlqueue_collected_offset"),
+            models.Index(fields=["message_id"], name="sqlqueue_collected_id"),
+            models.Index(fields=["partition_key"], name="sqlqueue_collected_key"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]@{self.message_offset}"
+
+
+class UniqueMessage(models.Model):
+    """The id of the message that was last published with `unique_for` under a topic and key, and when. A publisher of
+    another one locks this row first, whether the message is still pending or not. The row may go once it is not.
+
+    digest: of topic and key. The primary key is short, and it is the only one: InnoDB locks no gap for it.
+    """
+
+    digest = ExactField(_("digest"), primary_key=True, max_length=DIGEST_LENGTH)
+    topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
+    partition_key = ExactField(_("key"), max_length=KEY_LENGTH)
+    message_id = ExactField(_("id"), max_length=ID_LENGTH)
+    published_at = models.DateTimeField(_("published at"), db_default=DatabaseNow())
+
+    class Meta:
+        db_table = "sqlqueue_unique_message"
+        verbose_name = _("unique message")
+        verbose_name_plural = _("unique messages")
+
+    def __str__(self) -> str:
+        return f"{self.message_id} of {self.topic}, key {self.partition_key}"

@@ -1,4 +1,5 @@
-"""The publish gate, which publishers lock while their offsets are not visible yet."""
+"""The publish gate, which publishers lock while their offsets are not visible yet; duties of one process of all; and
+how far relays have come."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from collections.abc import Collection
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from sqlqueue.core.keys import ID_LENGTH
+from sqlqueue.core.settings import ALIAS_LENGTH
 from sqlqueue.database.fields import ExactField
 from sqlqueue.database.gate import DUTIES
 from sqlqueue.database.insert_sql import HORIZON, NAMED, SERVER_LENGTH, SLOTS
@@ -56,3 +59,40 @@ def _insert(log: Log, missing: Collection[int], generation: int, writer: str = "
     if missing:
         rows = [PublishGate(slot=slot, generation=generation, writer=writer) for slot in sorted(missing)]
         PublishGate.objects.using(log.alias).bulk_create(rows, ignore_conflicts=True)
+
+
+class Duty(models.Model):
+    """A row for each such duty: see log.duties."""
+
+    name = ExactField(_("name"), max_length=30, primary_key=True)
+    began_at = models.DateTimeField(_("began at"))
+
+    class Meta:
+        db_table = "sqlqueue_duty"
+        verbose_name = _("duty")
+        verbose_name_plural = _("duties")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class RelayPosition(models.Model):
+    """The last message that has come here from a partition of another database's relay topic: its offset and id there.
+    It only rises, in the transaction that adds what has come; so each message is added once."""
+
+    source = ExactField(_("source"), max_length=ALIAS_LENGTH)
+    partition = models.IntegerField(_("partition"))
+    offset = models.BigIntegerField(_("offset"))
+    message_id = ExactField(_("id"), max_length=ID_LENGTH)
+
+    class Meta:
+        db_table = "sqlqueue_relay_position"
+        verbose_name = _("relay position")
+        verbose_name_plural = _("relay positions")
+        constraints = [
+            # Supports: SELECT …, UPDATE … WHERE source and partition (what has arrived).
+            models.UniqueConstraint(fields=["source", "partition"], name="sqlqueue_relay_position_of"),
+        ]
+
+    def __str__(self) -> str:
+        return f"from {self.source}"

@@ -1,4 +1,4 @@
-"""Topics: named logs, and their options."""
+"""Topics: named logs, their options, and the layouts by which their keys are spread over partitions."""
 
 from __future__ import annotations
 
@@ -59,3 +59,95 @@ class Topic(models.Model):
         """The names of the options that an operator has overridden."""
         flags = {"retention": self.retention_overridden, "history": self.history_overridden}
         return tuple(option for option, overridden in flags.items() if overridden)
+
+
+class Overview(Topic):
+    """A proxy without a table: it lists the overview page in the admin's index, and has its permission."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ("view",)
+        verbose_name = _("overview")
+        verbose_name_plural = _("overview")
+
+
+class Layout(models.Model):
+    """What a topic's layout is from one generation of the publish gate on. A topic without one has its first epoch
+    alone: epoch 0, the partitions of its own row from number 0 on.
+
+    An epoch owns the partition numbers base … base + partitions - 1 for ever: numbers are never used again. The phase
+    is "turning" while publishers go over from the epoch before it, slot by slot, and "steady" otherwise. end: of an
+    epoch that is closed, the offset at or below which all of its messages are, and visible; there will be no more.
+    retired_at: since then no group needs the epoch, and the log holds none of its messages. Nothing else of a row ever
+    changes.
+    """
+
+    STEADY, TURNING = "steady", "turning"
+
+    topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
+    generation = models.IntegerField(_("generation"))
+    epoch = models.IntegerField(_("epoch"))
+    phase = ExactField(_("phase"), max_length=10)
+    partitions = models.IntegerField(_("partitions"))
+    base = models.IntegerField(_("base"))
+    end = models.BigIntegerField(_("end"), null=True)
+    retired_at = models.DateTimeField(_("retired at"), null=True)
+    created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
+
+    class Meta:
+        db_table = "sqlqueue_layout"
+        verbose_name = _("layout")
+        verbose_name_plural = _("layouts")
+        constraints = [
+            # Supports: SELECT … WHERE topic ORDER BY generation (what holds, what held).
+            models.UniqueConstraint(fields=["topic", "generation"], name="sqlqueue_layout_generation"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.topic}, generation {self.generation}"
+
+
+class EpochSlot(models.Model):
+    """The epoch that a sixty-fourth of a topic's keys is published into. Publishers ask, and lock, these rows only
+    while a layout is turning; MySQL only."""
+
+    topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
+    slot = models.SmallIntegerField(_("slot"))
+    epoch = models.IntegerField(_("epoch"))
+
+    class Meta:
+        db_table = "sqlqueue_epoch_slot"
+        verbose_name = _("slot of an epoch")
+        verbose_name_plural = _("slots of epochs")
+        constraints = [
+            models.UniqueConstraint(fields=["topic", "slot"], name="sqlqueue_epoch_slot_topic"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.topic}, slot {self.slot}"
+
+
+class AckedMark(models.Model):
+    """Collection of a topic with `retention_from="acked"` remembers that at `marked_at` the lowest watermark over all
+    groups was `offset_acked`; it deletes what such a mark covers once the mark is as old as the retention. Those of a
+    topic that has the option no more are not read, and stay until it is dropped."""
+
+    topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
+    partition = models.IntegerField(_("partition"))
+    priority = models.SmallIntegerField(_("priority"))
+    offset_acked = models.BigIntegerField(_("watermark"))
+    marked_at = models.DateTimeField(_("marked at"), db_default=DatabaseNow())
+
+    class Meta:
+        db_table = "sqlqueue_acked_mark"
+        verbose_name = _("acked mark")
+        verbose_name_plural = _("acked marks")
+        constraints = [
+            # Supports: SELECT … WHERE topic AND partition AND priority ORDER BY offset_acked (collect).
+            models.UniqueConstraint(
+                fields=["topic", "partition", "priority", "offset_acked"], name="sqlqueue_acked_mark_stream"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}] acked to {self.offset_acked}"

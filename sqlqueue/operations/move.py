@@ -17,7 +17,7 @@ from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import layouts, retention, withdrawing
 from sqlqueue.log.groups import lock_topic, revoke
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Offset, PartitionLease, Topic
-from sqlqueue.models.delivery_state import DeliveryStateQuerySet
+from sqlqueue.models.consumer_group import DeliveryStateQuerySet
 from sqlqueue.stats.counting import Range, count
 from sqlqueue.stats.partitions import partitions_of
 

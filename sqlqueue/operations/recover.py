@@ -16,8 +16,8 @@ from sqlqueue.database.insert_sql import HORIZON
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import Offset, PartitionLease, PublishGate, SubscriberHeartbeat, Topic
-from sqlqueue.models.partition_lease import WAITS
 from sqlqueue.models.publish_gate import fill
+from sqlqueue.models.subscriber import WAITS
 
 MOST_ADDED = (
     2**40

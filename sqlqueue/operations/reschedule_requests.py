@@ -18,7 +18,7 @@ from sqlqueue.exceptions import ConfigurationError, seconds
 from sqlqueue.log import layouts
 from sqlqueue.log.groups import registered
 from sqlqueue.models import DeliveryState, Message, Request
-from sqlqueue.models.delivery_state import DeliveryStateQuerySet
+from sqlqueue.models.consumer_group import DeliveryStateQuerySet
 from sqlqueue.models.request import DONE, RESCHEDULE, RUNNING
 from sqlqueue.operations.reschedule import reschedule_rows
 

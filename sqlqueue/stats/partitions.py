@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sqlqueue.database.log import Log
-from sqlqueue.models.partition_lease import WAITS
+from sqlqueue.models.subscriber import WAITS
 from sqlqueue.stats import sampling
 from sqlqueue.stats.counting import Range, count
 

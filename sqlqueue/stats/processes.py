@@ -15,7 +15,7 @@ from sqlqueue.conf import settings
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.log import Log
 from sqlqueue.models import SubscriberHeartbeat
-from sqlqueue.models.subscriber_heartbeat import STREAM
+from sqlqueue.models.subscriber import STREAM
 
 BEATS_MISSED = 2  # in a row, after which a heartbeat is late
 COLUMNS = ("topic", "consumer_group", "subscriber", "horizon", "failing", "server", "beat_at", "lives")

@@ -10,8 +10,7 @@ from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import AcquiredPartition, acquire
 from sqlqueue.log.groups import register
 from sqlqueue.models import Message, Offset, PartitionLease, SubscriberHeartbeat
-from sqlqueue.models.partition_lease import HOLDER_LENGTH
-from sqlqueue.models.subscriber_heartbeat import AHEAD
+from sqlqueue.models.subscriber import AHEAD, HOLDER_LENGTH
 from tests.consuming import states
 from tests.factories import now
 from tests.logs import LOG

@@ -85,7 +85,7 @@ def fill_in(record: Record, alias: str) -> None:
 def leases_left(alias: str) -> Counter[str]:
     """Return leases, shares of limits and heartbeats that no process has released."""
     from sqlqueue.models import LimitShare, PartitionLease, SubscriberHeartbeat
-    from sqlqueue.models.partition_lease import WAITS
+    from sqlqueue.models.subscriber import WAITS
 
     held = PartitionLease.objects.using(alias).exclude(holder__in=["", WAITS])
     return Counter(

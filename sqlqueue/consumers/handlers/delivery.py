@@ -17,7 +17,7 @@ from sqlqueue.exceptions import InvalidMessage, LeaseLost, Postpone, Reject, Unk
 from sqlqueue.exceptions import seconds as checked_seconds
 from sqlqueue.log.progress import Reported
 from sqlqueue.log.results import reply_text
-from sqlqueue.models.progress import NOTE_LENGTH
+from sqlqueue.models.outcome import NOTE_LENGTH
 from sqlqueue.payloads.topic_types import PayloadReader
 from sqlqueue.payloads.versions import added, callers, content_type_of
 

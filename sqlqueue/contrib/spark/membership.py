@@ -34,7 +34,7 @@ from sqlqueue.log import fence
 from sqlqueue.log.groups import LATEST, lock_topic, register_at, revoke
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, PartitionLease, SubscriberHeartbeat, Topic
-from sqlqueue.models.subscriber_heartbeat import STREAM
+from sqlqueue.models.subscriber import STREAM
 
 logger = logging.getLogger("sqlqueue")
 
