@@ -93,8 +93,7 @@ def last_issued(log: Log) -> int:
         return (following or 1) - 1
     if vendor == "postgresql":
         (name,) = log.execute(f"SELECT {SERIAL}").fetchone()
-        if how := missing_right(log, name, READ):  # some versions say NULL to those who may not
-            raise ConfigurationError(MAY_NOT_READ + how)
+        require_right(log, name, READ, MAY_NOT_READ)  # some versions say NULL to those who may not
         return log.execute("SELECT PG_SEQUENCE_LAST_VALUE(CAST(%s AS REGCLASS))", (name,)).fetchone()[0] or 0
     row = log.execute("SELECT seq FROM sqlite_sequence WHERE name = %s", (LOG,)).fetchone()
     return row[0] or 0 if row else 0
@@ -130,18 +129,17 @@ def catch_up(log: Log) -> None:
             raise ConfigurationError(MAY_NOT + _granted(log, "ALTER, CREATE, INSERT ON", LOG)) from error
     elif vendor == "postgresql":
         (name,) = log.execute(f"SELECT {SERIAL}").fetchone()
-        if how := missing_right(log, name, SET):
-            raise ConfigurationError(MAY_NOT + how)
+        require_right(log, name, SET, MAY_NOT)
         log.execute("SELECT SETVAL(%s, %s)", (name, mark.known))
     else:
         _raise_on_sqlite(log, LOG, mark.known)
 
 
-def missing_right(log: Log, name: str, any_of: str) -> str:
-    """Return what to do where this user has none of these rights on a sequence of PostgreSQL; "" if it has one."""
-    if log.connection.vendor != "postgresql" or log.execute(MAY, (name, any_of)).fetchone()[0]:
-        return ""
-    return _granted(log, f"{any_of} ON SEQUENCE", name)
+def require_right(log: Log, name: str, any_of: str, may_not: str) -> None:
+    """Raise ConfigurationError, with what may not be done and how to grant it, where this user has none of these rights
+    on a sequence of PostgreSQL."""
+    if log.connection.vendor == "postgresql" and not log.execute(MAY, (name, any_of)).fetchone()[0]:
+        raise ConfigurationError(may_not + _granted(log, f"{any_of} ON SEQUENCE", name))
 
 
 def _granted(log: Log, right: str, name: str) -> str:

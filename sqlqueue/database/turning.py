@@ -12,14 +12,14 @@ then may have read the former one, and is waited for. SQLite: one transaction do
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from django.db import Error
 
 from sqlqueue.database.error_codes import ErrorKind, classify
 from sqlqueue.database.generations import PRESENT
 from sqlqueue.database.log import Log
-from sqlqueue.database.sequence import SET, missing_right
-from sqlqueue.exceptions import ConfigurationError
+from sqlqueue.database.sequence import SET, require_right
 
 AT_ONCE = 16  # rows that are turned by one transaction
 WAIT = 1  # seconds for which a row that is never free is waited for; who wants it waits as long
@@ -31,14 +31,23 @@ USED = "SELECT PG_SEQUENCE_LAST_VALUE('sqlqueue_generation')"  # what publishers
 NEWEST_LAYOUT = "SELECT MAX(generation) FROM sqlqueue_layout"
 CHANGING = "SELECT id FROM sqlqueue_epoch_slot LIMIT 1"
 HIGHEST = "SELECT MAX(generation) FROM sqlqueue_publish_gate WHERE slot >= 0"
-# Index of all: the primary key; (topic, slot).
-BEHIND = "SELECT slot FROM sqlqueue_publish_gate WHERE slot >= 0 AND generation <> %s ORDER BY slot"
 GIVEN = ("row_key", "number")  # a row, and what it is turned to
-SWITCH = f"generation = {GIVEN[1]}"
-UNTURNED = "SELECT id FROM sqlqueue_epoch_slot WHERE topic = %s AND epoch <> %s ORDER BY slot"
-SWITCH_SLOT = f"epoch = {GIVEN[1]}"
 LIMIT = "SET SESSION innodb_lock_wait_timeout = %s"
 LIMITED = "SELECT @@SESSION.innodb_lock_wait_timeout"
+
+
+class Rows(NamedTuple):
+    """Rows that are turned: their table, its primary key, the column that changes, and which ones to turn."""
+
+    table: str
+    key: str
+    column: str
+    behind: str
+
+
+# Index: the primary key; (topic, slot). Parameters: the generation; a topic and its epoch.
+GATE_ROWS = Rows("sqlqueue_publish_gate", "slot", "generation", "slot >= 0 AND generation <> %s")
+KEY_SLOTS = Rows("sqlqueue_epoch_slot", "id", "epoch", "topic = %s AND epoch <> %s")
 
 
 def make_sequence(log: Log) -> None:
@@ -68,7 +77,7 @@ def catch_up(log: Log) -> None:
         if newest_generation(log) < newest:
             refuse_who_may_not(log)
             put_in_force(log, newest)
-    elif gate_rows_behind(log, newest):
+    elif behind(log, GATE_ROWS, newest):
         put_in_force(log, newest)
 
 
@@ -81,8 +90,8 @@ def newest_generation(log: Log) -> int:
 def refuse_who_may_not(log: Log) -> None:
     """Raise ConfigurationError, with what to do, unless this user may put a generation in force: on PostgreSQL that
     takes a right that changing rows does not."""
-    if how := missing_right(log, "sqlqueue_generation", SET):
-        raise ConfigurationError(f"the user of database {log.alias!r} may not tell publishers of new partitions: {how}")
+    may_not = f"the user of database {log.alias!r} may not tell publishers of new partitions: "
+    require_right(log, "sqlqueue_generation", SET, may_not)
 
 
 def put_in_force(log: Log, generation: int) -> None:
@@ -93,47 +102,31 @@ def put_in_force(log: Log, generation: int) -> None:
         log.execute("UPDATE sqlqueue_publish_gate SET generation = %s WHERE slot >= 0", (generation,))
 
 
-def gate_rows_behind(log: Log, generation: int) -> list[int]:
-    """Return the gate's rows of another generation."""
-    return [slot for (slot,) in log.execute(BEHIND, (generation,)).fetchall()]
+def behind(log: Log, rows: Rows, *values: object) -> list[int]:
+    """Return the keys of the rows to turn."""
+    text = f"SELECT {rows.key} FROM {rows.table} WHERE {rows.behind} ORDER BY slot"
+    return [key for (key,) in log.execute(text, values).fetchall()]
 
 
-def switch_gate_rows(log: Log, generation: int, slots: Sequence[int], wait: bool = False) -> int:
-    """Turn those of the gate's rows that no publisher holds, in the caller's transaction; return how many.
-    wait: for WAIT seconds if all are held."""
-    free = _locked(log, "sqlqueue_publish_gate", "slot", slots, wait)
-    _switch(log, "sqlqueue_publish_gate", "slot", SWITCH, generation, free)
+def switch(log: Log, rows: Rows, number: int, keys: Sequence[int], wait: bool = False) -> int:
+    """Turn those of these rows that no publisher holds to a generation or an epoch, in the caller's transaction, with
+    one statement: who wants one of them waits for the commit. Return how many. wait: for WAIT seconds if all are
+    held."""
+    free = _locked(log, rows, keys, wait)
+    if free:
+        text = log.dialect.update(rows.table, GIVEN, len(free), f"{rows.column} = {GIVEN[1]}", key=rows.key)
+        log.execute(text, [value for key in free for value in (key, number)])
     return len(free)
 
 
-def slots_unturned(log: Log, topic: str, epoch: int) -> list[int]:
-    """Return the ids of a topic's slots that are not in this epoch yet."""
-    return [id for (id,) in log.execute(UNTURNED, (topic, epoch)).fetchall()]
-
-
-def switch_slots(log: Log, epoch: int, ids: Sequence[int], wait: bool = False) -> int:
-    """Turn those of a topic's slots that no publisher holds, in the caller's transaction; return how many."""
-    free = _locked(log, "sqlqueue_epoch_slot", "id", ids, wait)
-    _switch(log, "sqlqueue_epoch_slot", "id", SWITCH_SLOT, epoch, free)
-    return len(free)
-
-
-def _switch(log: Log, table: str, key: str, values: str, number: int, rows: Sequence[int]) -> None:
-    """Turn rows, which are locked, with one statement: who wants one of them waits for the commit."""
-    if rows:
-        text = log.dialect.update(table, GIVEN, len(rows), values, key=key)
-        log.execute(text, [value for row in rows for value in (row, number)])
-
-
-def _locked(log: Log, table: str, key: str, rows: Sequence[int], wait: bool) -> list[int]:
-    syntax = log.dialect
-    text = syntax.lock_free(table, key, len(rows))
+def _locked(log: Log, rows: Rows, keys: Sequence[int], wait: bool) -> list[int]:
+    text = log.dialect.lock_free(rows.table, rows.key, len(keys))
     if not wait:
-        return [found for (found,) in log.execute(text, rows).fetchall()]
+        return [found for (found,) in log.execute(text, keys).fetchall()]
     before = log.execute(LIMITED).fetchone()[0]
     log.execute(LIMIT, (WAIT,))
     try:
-        return [found for (found,) in log.execute(text.replace("{skip}", "{update}"), rows).fetchall()]
+        return [found for (found,) in log.execute(text.replace("{skip}", "{update}"), keys).fetchall()]
     except Error as error:
         if classify(error) is not ErrorKind.CONTENTION:
             raise

@@ -67,10 +67,10 @@ def standing(log: Log, change: Change) -> Progress:
 
 
 def _slotted(log: Log, change: Change) -> Progress:
-    behind = len(turning.gate_rows_behind(log, change.generation))
+    behind = len(turning.behind(log, turning.GATE_ROWS, change.generation))
     if behind or not change.going:
         return Progress(GATE if change.going else LAST, behind, SLOTS)
-    unturned = len(turning.slots_unturned(log, change.topic, change.later.epoch))
+    unturned = len(turning.behind(log, turning.KEY_SLOTS, change.topic, change.later.epoch))
     return Progress(KEYS, unturned, EPOCH_SLOTS) if unturned else Progress(END, 1, 1)
 
 

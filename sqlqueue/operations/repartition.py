@@ -152,31 +152,31 @@ class Repartition:
 
     def _slotted(self, change: Change) -> Progress:
         log = self.log
-        behind = turning.gate_rows_behind(log, change.generation)
+        behind = turning.behind(log, turning.GATE_ROWS, change.generation)
         if behind:
-            turned = self._pass(change, behind, turning.switch_gate_rows, change.generation)
+            turned = self._pass(change, turning.GATE_ROWS, behind, change.generation)
             return Progress(GATE if change.going else LAST, len(behind) - turned, SLOTS)
         if not change.going:
             retries.run(log, _finish, log, change)
             return Progress(LAST, 0, SLOTS)
-        unturned = turning.slots_unturned(log, change.topic, change.later.epoch)
+        unturned = turning.behind(log, turning.KEY_SLOTS, change.topic, change.later.epoch)
         if unturned:
-            turned = self._pass(change, unturned, turning.switch_slots, change.later.epoch)
+            turned = self._pass(change, turning.KEY_SLOTS, unturned, change.later.epoch)
             return Progress(KEYS, len(unturned) - turned, EPOCH_SLOTS)
         with on_one_server(log) as server:
             retries.run(log, _close, log, change, server)
         return Progress(END, 0, 1)
 
-    def _pass(self, change: Change, rows: list[int], switch: Callable[..., int], to: int) -> int:
+    def _pass(self, change: Change, rows: turning.Rows, keys: list[int], to: int) -> int:
         """Turn what is free of these rows; return how many."""
         turned = 0
-        for first in range(0, len(rows), turning.AT_ONCE):
-            some = rows[first : first + turning.AT_ONCE]
-            turned += retries.run(self.log, _switch, self.log, change, switch, to, some)
+        for first in range(0, len(keys), turning.AT_ONCE):
+            some = keys[first : first + turning.AT_ONCE]
+            turned += retries.run(self.log, _switch, self.log, change, rows, to, some)
         self._fruitless = 0 if turned else self._fruitless + 1
         if self._fruitless >= self._stubborn:
             self._fruitless = 0
-            turned += retries.run(self.log, _switch, self.log, change, switch, to, rows[:1], wait=True)
+            turned += retries.run(self.log, _switch, self.log, change, rows, to, keys[:1], wait=True)
         return turned
 
     # -- PostgreSQL ---------------------------------------------------------------------------------------------------
@@ -205,13 +205,13 @@ def _put_in_force(log: Log, change: Change) -> bool:
     return True
 
 
-def _switch(log: Log, change: Change, switch: Callable[..., int], to: int, rows: list[int], wait: bool = False) -> int:
+def _switch(log: Log, change: Change, rows: turning.Rows, to: int, keys: list[int], wait: bool = False) -> int:
     if not take_duty(log, LAYOUT) or under_way(log) != change:
         return 0
-    if switch is turning.switch_slots and turning.gate_rows_behind(log, change.generation):
+    if rows is turning.KEY_SLOTS and turning.behind(log, turning.GATE_ROWS, change.generation):
         return 0  # a publisher may still not ask the slots
     writer.refuse_elsewhere(log)
-    return switch(log, to, rows, wait)
+    return turning.switch(log, rows, to, keys, wait)
 
 
 def _close(log: Log, change: Change, server: ServerIdentity) -> None:
@@ -219,7 +219,7 @@ def _close(log: Log, change: Change, server: ServerIdentity) -> None:
     if not take_duty(log, LAYOUT) or under_way(log) != change:
         return
     if log.dialect.slotted:
-        if turning.slots_unturned(log, change.topic, change.later.epoch):
+        if turning.behind(log, turning.KEY_SLOTS, change.topic, change.later.epoch):
             return
         write_end(log, change.topic, change.earlier.epoch)
         add(log, change.topic, change.later)
@@ -235,5 +235,5 @@ def _finish(log: Log, change: Change) -> None:
     """Take the slots away, which no publisher asks any more."""
     if not take_duty(log, LAYOUT) or under_way(log) != change:
         return
-    if not log.dialect.slotted or not turning.gate_rows_behind(log, change.generation):
+    if not log.dialect.slotted or not turning.behind(log, turning.GATE_ROWS, change.generation):
         EpochSlot.objects.using(log.alias).filter(topic=change.topic).delete()

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connections
@@ -18,7 +19,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 from sqlqueue import publish
 from sqlqueue.consumers.background.duties import CollectorTask
 from sqlqueue.database import turning
-from sqlqueue.database.log import Log
 from sqlqueue.log.layout_changes import under_way
 from sqlqueue.log.layouts import epochs
 from sqlqueue.models import Layout, Message, Topic
@@ -71,18 +71,18 @@ def test_a_consumer_process_carries_on_what_was_left() -> None:
 @pytest.mark.database("mariadb", "mysql")
 def test_a_consumer_process_waits_for_a_row_that_is_hardly_ever_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes once in COLLECT_INTERVAL, and may find the row held each time by the next transaction."""
-    waits, switch = threading.Event(), turning.switch_gate_rows
+    waits, switch = threading.Event(), turning.switch
 
-    def watched(log: Log, generation: int, slots: list[int], wait: bool = False) -> int:
-        if wait:
+    def watched(*switched: Any) -> int:
+        if switched[-1]:
             waits.set()
-        return switch(log, generation, slots, wait)
+        return switch(*switched)
 
     def collect() -> None:
         CollectorTask(LOG, 60, 30).run_once()
         connections.close_all()
 
-    monkeypatch.setattr(turning, "switch_gate_rows", watched)
+    monkeypatch.setattr(turning, "switch", watched)
     monkeypatch.setattr(turning, "WAIT", 60)
     collector = threading.Thread(target=collect)
     with OpenTransaction() as holder:

@@ -7,6 +7,7 @@ import threading
 import time
 import zlib
 from collections import defaultdict
+from typing import Any
 
 import pytest
 from django.db import connection, connections, transaction
@@ -16,7 +17,7 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.database import insert_sql, turning
 from sqlqueue.database.horizon import Horizon
-from sqlqueue.database.log import Log, forget_layouts
+from sqlqueue.database.log import forget_layouts
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.layout_changes import under_way
 from sqlqueue.log.layouts import epochs
@@ -237,14 +238,14 @@ def test_a_row_that_is_never_free_is_waited_for_briefly(monkeypatch: pytest.Monk
     """So many passes in which nothing was free, and then a second, in which it is: the holder ends meanwhile."""
     monkeypatch.setattr(insert_sql, "slot", lambda: 5)
     waited: list[bool] = []
-    switch = turning.switch_gate_rows
+    switch = turning.switch
 
-    def watched(log: Log, generation: int, slots: list[int], wait: bool = False) -> int:
-        turned = switch(log, generation, slots, wait)
+    def watched(*switched: Any) -> int:
+        turned, wait = switch(*switched), switched[-1]
         waited.extend([bool(turned)] if wait else [])
         return turned
 
-    monkeypatch.setattr(turning, "switch_gate_rows", watched)
+    monkeypatch.setattr(turning, "switch", watched)
     with OpenTransaction() as holder:
         holder.do(lambda: publish(TOPIC, 1, key="a"))
         begin(LOG, TOPIC, 6)

@@ -54,10 +54,10 @@ def last_row(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     begin(Log.of(ALIAS), TOPIC, 6)
     change = under_way(Log.of(ALIAS))
     assert change is not None
-    *others, last = turning.gate_rows_behind(Log.of(ALIAS), change.generation)
+    *others, last = turning.behind(Log.of(ALIAS), turning.GATE_ROWS, change.generation)
 
     def turn(rows: list[int]) -> None:
-        switch = (change, turning.switch_gate_rows, change.generation, rows)
+        switch = (change, turning.GATE_ROWS, change.generation, rows)
         with ThreadPoolExecutor(1) as another:
             another.submit(retries.run, Log.of(ALIAS), repartition._switch, Log.of(ALIAS), *switch).result()
             another.submit(connections.close_all).result()
