@@ -10,11 +10,18 @@ from django.db.models import DateTimeField, Func
 if TYPE_CHECKING:
     CharField = models.CharField[str, str]
     TextField = models.TextField[str | None, str | None]
+    Field = models.Field[Any, Any]
 else:
     CharField = models.CharField
     TextField = models.TextField
+    Field = models.Field
 
 EVERY_CHARACTER = "utf8mb4_unicode_520_ci"  # MySQL's and MariaDB's
+NOW = {
+    "mysql": "UTC_TIMESTAMP(6)",  # NOW() would be in the server's time zone
+    "sqlite": "STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f000', 'now')",  # six digits, as Django writes times there
+    "postgresql": "STATEMENT_TIMESTAMP()",  # NOW() would stand still for a whole transaction
+}
 
 
 class ExactField(CharField):
@@ -35,24 +42,21 @@ class ExactField(CharField):
         return parameters
 
 
-class UnicodeField(CharField):
-    """A short text of any characters, whatever the database's own character set is: MySQL's may know some only."""
+class _Unicode(Field):
+    """A text of any characters, whatever the database's own character set is: MySQL's may know some only."""
 
     def db_parameters(self, connection: Any) -> dict[str, Any]:
         """Return the column's type, on MySQL with a collation of utf8mb4."""
-        return _of_any_character(super().db_parameters(connection), connection)
+        parameters = super().db_parameters(connection)
+        return parameters | {"collation": EVERY_CHARACTER} if connection.vendor == "mysql" else parameters
 
 
-class UnicodeTextField(TextField):
+class UnicodeField(_Unicode, CharField):
+    """A short one."""
+
+
+class UnicodeTextField(_Unicode, TextField):
     """A long one, or none."""
-
-    def db_parameters(self, connection: Any) -> dict[str, Any]:
-        """Return the column's type, on MySQL with a collation of utf8mb4."""
-        return _of_any_character(super().db_parameters(connection), connection)
-
-
-def _of_any_character(parameters: dict[str, Any], connection: Any) -> dict[str, Any]:
-    return parameters | {"collation": EVERY_CHARACTER} if connection.vendor == "mysql" else parameters
 
 
 class ShownJSON(models.JSONField):
@@ -75,20 +79,10 @@ class ShownJSON(models.JSONField):
 class DatabaseNow(Func):
     """The database's own clock, in UTC, to the microsecond (SQLite: the millisecond)."""
 
-    template = "CURRENT_TIMESTAMP"
     arity = 0
     output_field = DateTimeField()
 
-    def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        """MySQL's NOW() would be in the server's time zone."""
-        return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
-
-    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        """Six digits, as Django writes times there, so that texts compare as times do."""
-        return self.as_sql(
-            compiler, connection, template="STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f000', 'now')", **context
-        )
-
-    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        """The statement's time: now() would stand still for a whole transaction."""
-        return self.as_sql(compiler, connection, template="STATEMENT_TIMESTAMP()", **context)
+    def as_sql(self, compiler: Any, connection: Any, *args: Any, **context: Any) -> Any:
+        """Return the vendor's expression."""
+        context["template"] = NOW[connection.vendor]
+        return super().as_sql(compiler, connection, *args, **context)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -25,7 +24,6 @@ from sqlqueue.database.ids import Identity
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.log import Log
 from sqlqueue.database.scheduling import SCHEDULE_COLUMNS, scheduled
-from sqlqueue.database.sizes import chunks
 
 # Seconds by which a server's clock may be ahead. What is due later has been postponed, by an edit or a replacement: it
 # is not on its way any more.
@@ -62,22 +60,14 @@ def any_forwarded(log: Log) -> bool:
 
 
 def forward(log: Log, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity]:
-    """Let messages wait for the named server, in the caller's transaction; return the identities of those whose ids
-    were not scheduled. In `rows` each is there once. may_repeat: ids may be scheduled already.
+    """Let messages, those of one statement, wait for the named server, in the caller's transaction; return the
+    identities of those whose ids were not scheduled. In `rows` each is there once. may_repeat: ids may be scheduled
+    already.
 
     Their numbers are random, for nodes that count for themselves give the same ones; those of one call follow each
     other. Each is due after what was forwarded before with its key, as far as it is seen here, so that their
     order does not depend on the clocks of several nodes.
     """
-    new: set[Identity] = set()
-    several = list(chunks(log, rows))
-    with log.atomic(savepoint=False) if len(several) > 1 else nullcontext():
-        for some in several:
-            new |= _forward(log, some, may_repeat)
-    return new
-
-
-def _forward(log: Log, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity]:
     after = _latest(log, rows)
     first = -((secrets.randbits(RANDOM_BITS) + 1) << CALL_BITS)
     values = [(first + number, row.published_at, after, *scheduled(row)) for number, row in enumerate(rows)]

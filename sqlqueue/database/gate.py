@@ -96,13 +96,9 @@ def find_offset(log: Log, row: LogRow, latest: bool = False) -> int | None:
     return found[0] if found else None
 
 
-def insert_many(log: Log, rows: Sequence[LogRow], may_repeat: bool) -> None:
-    """Add messages, all or none of them, in as few statements as the server takes. may_repeat: only those whose ids the
-    log does not have."""
-    if may_repeat:
-        insert_new(log, rows, tell=False)
-    else:
-        _in_statements(log, rows, _insert_or_forward)
+def insert_many(log: Log, rows: Sequence[LogRow]) -> None:
+    """Add messages of new ids, all or none of them, in as few statements as the server takes."""
+    _in_statements(log, rows, _insert_or_forward)
 
 
 def _insert_or_forward(log: Log, rows: Sequence[LogRow]) -> None:

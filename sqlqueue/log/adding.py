@@ -41,7 +41,7 @@ def add_rows(log: Log, rows: Sequence[LogRow]) -> tuple[list[Status], list[str],
     entered the log."""
     ids = [row.id for row in rows]
     if not any(row.named or row.scheduled_for is not None or row.unique_for is not None for row in rows):
-        insert_many(log, rows, may_repeat=False)
+        insert_many(log, rows)
         if rows:
             notify_after_commit(log, rows)
         return [CREATED] * len(rows), ids, len(rows)

@@ -54,7 +54,7 @@ def add_many(log: Log, rows: Sequence[LogRow]) -> list[Status]:
         now = [row for row in rows if row.scheduled_for is None]
         later = [row for row in rows if row.scheduled_for is not None]
         with log.atomic(savepoint=False) if now and later else nullcontext():
-            insert_many(log, now, may_repeat=False)
+            insert_many(log, now)
             insert_scheduled(log, later)
         return [CREATED] * len(rows)
     return retries.run_statement(log, _add_named, log, rows)

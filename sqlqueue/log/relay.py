@@ -65,7 +65,7 @@ def add(source: Log, target: Log, messages: Sequence[LogRow]) -> None:
     Raises InvalidMessage for what only their own database could answer."""
     rows = [_on_its_way(target, row) for row in messages]
     topic_info(source, relay_topic(target.alias))
-    insert_many(source, rows, may_repeat=False)
+    insert_many(source, rows)
     notify_after_commit(source, rows)
 
 

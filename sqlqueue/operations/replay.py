@@ -216,7 +216,7 @@ def replay_some(log: Log, selection: DeadLetterSelection, most: int) -> list[Rep
         for one in chosen
         for payload, headers in (one.to_copy(),)
     ]
-    insert_many(log, copies, may_repeat=False)
+    insert_many(log, copies)
     for group in sorted({one.failed_group for one in chosen}):
         withdrawing.give_back(log, topic, group, [one.offset for one in chosen if one.failed_group == group])
     _write_receipts(log, topic, chosen, [copy.id for copy in copies])

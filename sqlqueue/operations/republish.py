@@ -83,7 +83,7 @@ def copy(log: Log, topic: str, group: str, offsets: Sequence[int], priority: int
             else:
                 insert_scheduled(log, [row])
     elif rows:
-        insert_many(log, rows, may_repeat=False)
+        insert_many(log, rows)
         notify_after_commit(log)
     withdrawing.give_back(log, topic, group, offsets)
     return len(rows)

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection, connections
 
 from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.database.gate import insert_failed, insert_many
+from sqlqueue.database.gate import insert_failed, insert_many, insert_new
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.insert_sql import ADVISORY, FailedRow, LogRow, Stored
 from sqlqueue.models import Message
@@ -50,8 +50,8 @@ WAYS: dict[str, Callable[[], object]] = {
     "many": lambda: publish_many("t", [1, 2, 3]),
     "many that may be there": lambda: publish_many("t", [NewMessage(n, id=f"x{n}") for n in range(3)]),
     "a dead letter": bury,
-    "a copy": lambda: insert_many(LOG, [copied()], False),
-    "a copy that may be there": lambda: insert_many(LOG, [copied()], True),
+    "a copy": lambda: insert_many(LOG, [copied()]),
+    "a copy that may be there": lambda: insert_new(LOG, [copied()], tell=False),
     "a dead letter that is a copy": lambda: insert_failed(LOG, copied(), FAILED),
 }
 

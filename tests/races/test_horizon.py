@@ -12,7 +12,7 @@ from pytest_django import Settings
 
 from sqlqueue import publish
 from sqlqueue.database import insert_sql
-from sqlqueue.database.gate import insert_many
+from sqlqueue.database.gate import insert_many, insert_new
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.insert_sql import LogRow, Stored
 from sqlqueue.exceptions import HorizonUnknown
@@ -210,14 +210,14 @@ def test_it_does_not_pass_what_precedes_an_id_that_is_known() -> None:
 
 
 @GATED
-@pytest.mark.parametrize("may_repeat", [False, True])
-def test_it_does_not_pass_a_copy_that_the_server_has_made(may_repeat: bool) -> None:
+@pytest.mark.parametrize("insert", [insert_many, insert_new])
+def test_it_does_not_pass_a_copy_that_the_server_has_made(insert: Callable[..., object]) -> None:
     original = publish(TOPIC, 1).offset
     copy = new_id()
     row = LogRow(TOPIC, 0, 0, "", copy, Stored("sqlqueue_message", "offset", original or 0), None, "")
     horizon = Horizon(LOG)
     with OpenTransaction() as open_transaction:
-        open_transaction.do(lambda: insert_many(LOG, [row], may_repeat))
+        open_transaction.do(lambda: insert(LOG, [row]))
         later = publish(TOPIC, "later").offset
         assert probe_often(horizon) < later
         open_transaction.commit()
@@ -305,4 +305,4 @@ def test_a_missing_gate_refuses_the_message_rather_than_risk_it(monkeypatch: pyt
     monkeypatch.setattr(insert_sql, "slot", lambda: 7)
     copy = LogRow(TOPIC, 0, 0, "", "copy", Stored("sqlqueue_message", "offset", original or 0), None, "")
     with pytest.raises(IntegrityError):
-        insert_many(LOG, [copy], False)
+        insert_many(LOG, [copy])

@@ -13,7 +13,7 @@ from sqlqueue.contrib.spark.writer import COLUMNS, IDS
 from sqlqueue.core.codec import checked_json, encode_headers
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database import retries
-from sqlqueue.database.gate import ids_scheduled, insert_many, row_size
+from sqlqueue.database.gate import ids_scheduled, insert_new, row_size
 from sqlqueue.database.ids import identity_of
 from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.limits import check_row
@@ -92,7 +92,7 @@ def _add(log: Log, rows: Sequence[LogRow]) -> None:
         add_many(log, rows)
         return
     known = ids_scheduled(log, rows)
-    insert_many(log, [row for row in rows if identity_of(row) not in known], may_repeat=True)
+    insert_new(log, [row for row in rows if identity_of(row) not in known], tell=False)
 
 
 def _headers(value: str | None) -> str | None:

@@ -23,7 +23,7 @@ message_ids. All five have a form that only the unique index serves.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone
 from functools import cache, lru_cache
@@ -78,6 +78,14 @@ class Dialect:
     driver_tells_number: ClassVar[bool] = True  # which an INSERT has given its row, without RETURNING
     plans_by_statistics: ClassVar[bool] = False  # even where all columns of a unique key are given
     refuses_silently: ClassVar[bool] = False  # a statement that the gate refuses just adds nothing; else it fails
+    # SQL for a column:
+    remaining: Callable[[str], str]  # seconds until the time in it, negative if that is past
+    microseconds: Callable[[str], str]  # its time as whole microseconds since 1970, in UTC
+    epoch: Callable[[str], str] = "{}".format  # its time in whatever form the driver reads fastest
+    moved: Callable[[str], str]  # its time, later by a parameter in microseconds, which may be negative
+    json_text: Callable[[str], str] = "{}".format  # its JSON as text
+    # About how many bytes (of text: bytes or characters) its JSON or bytes have, as cheaply as the server can tell it.
+    size: Callable[[str], str] = "LENGTH({})".format
 
     def sql(self, text: str) -> str:
         """Return a statement in this vendor's SQL."""
@@ -94,31 +102,6 @@ class Dialect:
 
     def check_json(self, text: str, kind: str) -> None:
         """Raise InvalidMessage for JSON that this vendor's columns refuse."""
-
-    def remaining(self, column: str) -> str:
-        """Return SQL for the seconds until the time in a column, negative if it is past."""
-        raise NotImplementedError
-
-    def epoch(self, column: str) -> str:
-        """Return SQL for a time column in whatever form the driver reads fastest."""
-        return column
-
-    def microseconds(self, column: str) -> str:
-        """Return SQL for a time column as whole microseconds since 1970, in UTC."""
-        raise NotImplementedError
-
-    def moved(self, column: str) -> str:
-        """Return SQL for the time in a column, later by a parameter in microseconds, which may be negative."""
-        raise NotImplementedError
-
-    def json_text(self, column: str) -> str:
-        """Return SQL for a JSON column as text."""
-        return column
-
-    def size(self, column: str) -> str:
-        """Return SQL for how many bytes (of text: bytes or characters) a column with JSON or bytes has, about, as
-        cheaply as the server can tell it; NULL for NULL."""
-        return f"LENGTH({column})"
 
     def time(self, at: datetime) -> object:
         """Return an aware time as a time column holds it: UTC, whatever the connection's time zone is."""

@@ -15,6 +15,14 @@ class MySQL(Dialect):
     quote = "`"
     branch = "({})"
     slotted = True
+    remaining = "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), {}) / 1000000".format
+    # TIMESTAMPDIFF knows no time zones, and the columns hold UTC. A text in place of the literal would be parsed for
+    # each row.
+    microseconds = "TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', {})".format
+    # A number: the driver would spend more on a datetime than on all other columns, and TIMESTAMPDIFF takes as long for
+    # NULL.
+    epoch = f"CASE WHEN {{0}} IS NOT NULL THEN {microseconds('{0}')} END".format
+    moved = "{} + INTERVAL %s MICROSECOND".format
     placeholders: ClassVar = {
         **RANGES,
         **UNIQUE,
@@ -52,30 +60,12 @@ class MySQL(Dialect):
         limit = f"MAX_EXECUTION_TIME({seconds * 1000:.0f})" if command == "SELECT" else "SET_VAR(lock_wait_timeout = 1)"
         return Composed(f"/*M!100100 SET STATEMENT lock_wait_timeout = 0 FOR */ {command} /*+ {limit} */ {rest}")
 
-    def remaining(self, column: str) -> str:
-        """TIMESTAMPDIFF gives whole microseconds."""
-        return f"TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), {column}) / 1000000"
-
-    def epoch(self, column: str) -> str:
-        """A number: the driver would spend more on a datetime than on all other columns, and TIMESTAMPDIFF takes as
-        long for NULL."""
-        return f"CASE WHEN {column} IS NOT NULL THEN {self.microseconds(column)} END"
-
-    def microseconds(self, column: str) -> str:
-        """TIMESTAMPDIFF knows no time zones, and the columns hold UTC. A text in place of the literal would be parsed
-        for each row."""
-        return f"TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', {column})"
-
     def joined(self, name: str, columns: Sequence[str], rows: int, text: str) -> str:
         """MySQL's VALUES and MariaDB's are different words."""
         before, after = self.sql(text).split(f"{{{self.quote}{name}{self.quote}}}")
         named = ", ".join(f"%s AS {self.quote}{column}{self.quote}" for column in columns)
         others = [f"SELECT {marks_of(len(columns))}"] * (rows - 1)
         return f"{before}({' UNION ALL '.join([f'SELECT {named}', *others])}) AS {name}{after}"
-
-    def moved(self, column: str) -> str:
-        """Exact, and without time zones."""
-        return f"{column} + INTERVAL %s MICROSECOND"
 
     def upsert(self, conflict: str, updates: dict[str, str], where: str = "") -> str:
         """Assignments are done from left to right: a column that `where` reads must be the last."""

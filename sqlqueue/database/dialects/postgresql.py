@@ -55,6 +55,16 @@ class PostgreSQL(WithOnConflict):
     json_value = "CAST(%s AS JSONB)"
     driver_tells_number = False
     plans_by_statistics = True
+    remaining = "EXTRACT(EPOCH FROM {} - STATEMENT_TIMESTAMP())".format
+    microseconds = "CAST(EXTRACT(EPOCH FROM {}) * 1000000 AS BIGINT)".format
+    # In UTC: where USE_TZ is off, Django lets the driver give times of the connection's zone, without it.
+    epoch = "{} AT TIME ZONE 'UTC'".format
+    moved = "{} + %s * INTERVAL '1 microsecond'".format  # a day of an interval is not always 24 hours
+    json_text = "CAST({} AS TEXT)".format  # the driver would decode it
+    # As it is stored, unless that is compressed: a long text of one character takes few bytes.
+    size = (
+        "CASE WHEN PG_COLUMN_COMPRESSION({0}) IS NULL THEN PG_COLUMN_SIZE({0}) ELSE OCTET_LENGTH(CAST({0} AS TEXT)) END"
+    ).format
     placeholders: ClassVar = {
         "now": "STATEMENT_TIMESTAMP()",
         "later": "STATEMENT_TIMESTAMP() + %s * INTERVAL '1 microsecond'",
@@ -117,28 +127,3 @@ class PostgreSQL(WithOnConflict):
     def time(self, at: datetime) -> object:
         """The column knows time zones itself."""
         return at
-
-    def epoch(self, column: str) -> str:
-        """In UTC: where USE_TZ is off, Django lets the driver give times of the connection's zone, without it."""
-        return f"{column} AT TIME ZONE 'UTC'"
-
-    def remaining(self, column: str) -> str:
-        """Seconds, with their fraction."""
-        return f"EXTRACT(EPOCH FROM {column} - STATEMENT_TIMESTAMP())"
-
-    def microseconds(self, column: str) -> str:
-        """An exact number, from PostgreSQL 14."""
-        return f"CAST(EXTRACT(EPOCH FROM {column}) * 1000000 AS BIGINT)"
-
-    def moved(self, column: str) -> str:
-        """In microseconds: a day of an interval is not always 24 hours."""
-        return f"{column} + %s * INTERVAL '1 microsecond'"
-
-    def size(self, column: str) -> str:
-        """As it is stored, unless that is compressed: a long text of one character takes few bytes."""
-        text = f"OCTET_LENGTH(CAST({column} AS TEXT))"
-        return f"CASE WHEN PG_COLUMN_COMPRESSION({column}) IS NULL THEN PG_COLUMN_SIZE({column}) ELSE {text} END"
-
-    def json_text(self, column: str) -> str:
-        """The driver would decode it."""
-        return f"CAST({column} AS TEXT)"

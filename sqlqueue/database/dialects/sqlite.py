@@ -17,6 +17,10 @@ class SQLite(WithOnConflict):
     gated = False
     branch = "SELECT * FROM ({})"
     rows_of_one_insert = 500
+    remaining = "(JULIANDAY({}) - JULIANDAY('now')) * 86400.0".format  # a double keeps them to some 50 microseconds
+    # Times are text, with six digits behind the seconds or none.
+    microseconds = "CAST(STRFTIME('%%s', {0}) AS INTEGER) * 1000000 + CAST(SUBSTR({0}, 21, 6) AS INTEGER)".format
+    moved = "DJANGO_FORMAT_DTDELTA('+', {}, %s)".format  # SQLite's own functions keep milliseconds only
     placeholders: ClassVar = {
         **RANGES,
         **UNIQUE,
@@ -47,15 +51,3 @@ class SQLite(WithOnConflict):
         "bytes": "LENGTH(CAST(payload AS BLOB)) + COALESCE(LENGTH(CAST(headers AS BLOB)), 0)"
         " + COALESCE(LENGTH(CAST(body AS BLOB)), 0)",
     }
-
-    def remaining(self, column: str) -> str:
-        """Julian days; a double keeps them to some 50 microseconds."""
-        return f"(JULIANDAY({column}) - JULIANDAY('now')) * 86400.0"
-
-    def microseconds(self, column: str) -> str:
-        """Times are text, with six digits behind the seconds or none."""
-        return f"CAST(STRFTIME('%%s', {column}) AS INTEGER) * 1000000 + CAST(SUBSTR({column}, 21, 6) AS INTEGER)"
-
-    def moved(self, column: str) -> str:
-        """By a function of Django's connections: SQLite's own keep milliseconds only."""
-        return f"DJANGO_FORMAT_DTDELTA('+', {column}, %s)"
