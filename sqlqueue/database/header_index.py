@@ -83,9 +83,6 @@ def find(log: Log, name: str, value: str, topic: str, most: int, low: int, high:
 def kept(schema_editor: Any) -> Iterator[None]:
     """Bring back the headers' columns and indexes where SQLite makes the log anew."""
     connection = schema_editor.connection
-    if connection.vendor != "sqlite" or schema_editor.collect_sql:
-        yield
-        return
     before = indexed_headers(Log.of(connection.alias))
     yield
     if before and LOG in connection.introspection.table_names():
@@ -119,8 +116,7 @@ def add(schema_editor: Any, name: str) -> None:
     connection = schema_editor.connection
     quote = connection.ops.quote_name
     index, column = quote(PREFIX + name), quote(column_of(name))
-    present = not schema_editor.collect_sql and name in indexed_headers(Log.of(connection.alias))
-    if present:
+    if name in indexed_headers(Log.of(connection.alias)):
         return
     if connection.vendor == "postgresql":
         # What an interrupted attempt has left is not valid.
@@ -130,7 +126,7 @@ def add(schema_editor: Any, name: str) -> None:
             params=None,
         )
         return
-    if schema_editor.collect_sql or not _has_column(connection, name):
+    if not _has_column(connection, name):
         schema_editor.execute(f"ALTER TABLE {LOG} ADD COLUMN {column} {_column(connection, name)}", params=None)
     schema_editor.execute(f"CREATE INDEX {index} ON {LOG} ({column}, topic, {quote('offset')})", params=None)
 
@@ -143,11 +139,10 @@ def remove(schema_editor: Any, name: str) -> None:
     if connection.vendor == "postgresql":
         schema_editor.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {index}", params=None)
         return
-    if schema_editor.collect_sql or name in indexed_headers(Log.of(connection.alias)):
+    if name in indexed_headers(Log.of(connection.alias)):
         on = f" ON {LOG}" if connection.vendor == "mysql" else ""
         schema_editor.execute(f"DROP INDEX {index}{on}", params=None)
-    droppable = connection.vendor != "sqlite" or connection.Database.sqlite_version_info >= (3, 35)
-    if droppable and (schema_editor.collect_sql or _has_column(connection, name)):
+    if _has_column(connection, name):
         schema_editor.execute(f"ALTER TABLE {LOG} DROP COLUMN {column}", params=None)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final
 
 from django.core.management.base import CommandError
@@ -37,7 +36,7 @@ class IndexHeader(Operation):
 
     reversible = True
     atomic = False
-    reduces_to_sql = True
+    reduces_to_sql = False  # what it does depends on what is there
 
     def __init__(self, name: str):
         if not isinstance(name, str) or not NAME.fullmatch(name):
@@ -55,15 +54,11 @@ class IndexHeader(Operation):
 
     def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         """Make column and index, as far as they are not there."""
-        with self._of_the_log(schema_editor) as concerned:
-            if concerned:
-                header_index.add(schema_editor, self.name)
+        self._change(schema_editor, header_index.add)
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         """Remove them."""
-        with self._of_the_log(schema_editor) as concerned:
-            if concerned:
-                header_index.remove(schema_editor, self.name)
+        self._change(schema_editor, header_index.remove)
 
     def describe(self) -> str:
         """See Django's."""
@@ -74,14 +69,9 @@ class IndexHeader(Operation):
         """See Django's."""
         return f"index_header_{self.name.lower().replace('-', '_')}"
 
-    @contextmanager
-    def _of_the_log(self, schema_editor: Any) -> Iterator[bool]:
+    def _change(self, schema_editor: Any, change: Callable[[Any, str], None]) -> None:
         connection = schema_editor.connection
         if not router.allow_migrate(connection.alias, APP, model_name="message"):
-            yield False
-            return
-        if schema_editor.collect_sql:
-            yield True
             return
         if LOG not in connection.introspection.table_names():
             raise CommandError(
@@ -94,4 +84,4 @@ class IndexHeader(Operation):
                 " False into the migration"
             )
         with online_migration.brief_waits(connection, [LOG], f"IndexHeader({self.name!r})"):
-            yield True
+            change(schema_editor, self.name)

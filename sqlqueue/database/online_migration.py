@@ -40,33 +40,30 @@ class Migration(migrations.Migration):
         self, project_state: ProjectState, schema_editor: BaseDatabaseSchemaEditor, collect_sql: bool = False
     ) -> ProjectState:
         """See Django's."""
-        with (
-            _brief_waits(self, project_state, schema_editor),
-            sequence.kept(schema_editor),
-            header_index.kept(schema_editor),
-        ):
+        with _online(self, project_state, schema_editor):
             return super().apply(project_state, schema_editor, collect_sql)
 
     def unapply(
         self, project_state: ProjectState, schema_editor: BaseDatabaseSchemaEditor, collect_sql: bool = False
     ) -> ProjectState:
         """See Django's."""
-        with (
-            _brief_waits(self, project_state, schema_editor),
-            sequence.kept(schema_editor),
-            header_index.kept(schema_editor),
-        ):
+        with _online(self, project_state, schema_editor):
             return super().unapply(project_state, schema_editor, collect_sql)
 
 
 @contextmanager
-def _brief_waits(migration: Migration, state: ProjectState, schema_editor: Any) -> Iterator[None]:
+def _online(migration: Migration, state: ProjectState, schema_editor: Any) -> Iterator[None]:
+    connection = schema_editor.connection
     if schema_editor.collect_sql:
         yield
         return
-    tables = sorted(set(_tables(migration, state, schema_editor.connection.alias)))
-    with brief_waits(schema_editor.connection, tables, f"sqlqueue.{migration.name}"):
-        yield
+    tables = sorted(set(_tables(migration, state, connection.alias)))
+    with brief_waits(connection, tables, f"sqlqueue.{migration.name}"):
+        if connection.vendor != "sqlite":
+            yield
+            return
+        with sequence.kept(connection), header_index.kept(schema_editor):
+            yield
 
 
 @contextmanager

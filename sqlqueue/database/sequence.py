@@ -155,13 +155,9 @@ def _raise_on_sqlite(log: Log, table: str, value: int) -> None:
 
 
 @contextmanager
-def kept(schema_editor: Any) -> Iterator[None]:
+def kept(connection: Any) -> Iterator[None]:
     """Leave SQLite's sequences where they were: Django changes a table there by making another, whose sequence begins
     behind the rows that are left."""
-    connection = schema_editor.connection
-    if connection.vendor != "sqlite" or schema_editor.collect_sql:
-        yield
-        return
     with connection.cursor() as cursor:
         cursor.execute("SELECT name, seq FROM sqlite_sequence WHERE name LIKE %s", ["sqlqueue_%"])
         before = cursor.fetchall()
