@@ -182,16 +182,11 @@ class ServerIdentity:
         if text and not self.log.execute(f"SELECT CASE WHEN {text} THEN 1 ELSE 0 END", values).fetchone()[0]:
             self.refuted()
 
-    def select(self, text: str, values: Sequence[object], columns: int, at: int) -> Sequence[Any]:
-        """Run a SELECT; return its rows. Raises SessionReplaced or ServerChanged if another server has run it.
+    def proven(self, text: str, values: Sequence[object], columns: int, at: int) -> tuple[str, Sequence[object]]:
+        """Return a SELECT, and its parameters, that also gives a row which says whether this server runs it.
 
         columns: how many it has; at: the place of one of whole numbers, never below REFUTED.
         """
-        text, values = self.proven(text, values, columns, at)
-        return self.accept(self.log.execute(text, values).fetchall(), at)
-
-    def proven(self, text: str, values: Sequence[object], columns: int, at: int) -> tuple[str, Sequence[object]]:
-        """Return a SELECT, and its parameters, that also gives a row which says whether this server runs it."""
         proof, its = self.proof()
         if not proof:
             return text, values
@@ -200,7 +195,8 @@ class ServerIdentity:
         return f"{text} UNION ALL SELECT {branch}", (*values, *its)
 
     def accept(self, rows: Sequence[Any], at: int) -> Sequence[Any]:
-        """Return the rows of a proven statement without the one that says who has run it. Raises as `select`."""
+        """Return the rows of a proven statement without the one that says who has run it. Raises SessionReplaced or
+        ServerChanged if another server has."""
         if not self._known().text:
             return rows
         if rows and rows[-1][at] == PROVEN:
@@ -226,10 +222,11 @@ class ServerIdentity:
 def select(
     log: Log, text: str, values: Sequence[object], server: ServerIdentity | None, columns: int, at: int
 ) -> Sequence[Any]:
-    """Return a statement's rows, those of this server alone if one is given: see ServerIdentity.select()."""
-    if server is not None and server.identity:
-        if "ORDER BY" in text and " UNION ALL " not in text:
-            text = log.dialect.branch.format(text)
-        return server.select(text, values, columns, at)
-    rows: Sequence[Any] = log.execute(text, values).fetchall()
-    return rows
+    """Run a SELECT; return its rows, those of this server alone if one is given: see ServerIdentity.proven()."""
+    if server is None or not server.identity:
+        rows: Sequence[Any] = log.execute(text, values).fetchall()
+        return rows
+    if "ORDER BY" in text and " UNION ALL " not in text:
+        text = log.dialect.branch.format(text)
+    text, values = server.proven(text, values, columns, at)
+    return server.accept(log.execute(text, values).fetchall(), at)

@@ -17,7 +17,7 @@ from sqlqueue.core.partition.ref import GroupTopic
 from sqlqueue.database import retries
 from sqlqueue.database.lock_timeouts import TableLocked
 from sqlqueue.database.log import Log
-from sqlqueue.database.server_identity import ServerIdentity, proof_condition
+from sqlqueue.database.server_identity import ServerIdentity, proof_condition, select
 from sqlqueue.leases import heartbeat
 from sqlqueue.leases.heartbeat import Work
 from sqlqueue.models.subscriber import AHEAD
@@ -65,8 +65,7 @@ def renew(log: Log, subscriber: str, lease_duration: float, server: ServerIdenti
     where they were acquired. Raises ServerChanged or SessionReplaced if it is another one, or may be.
     """
     proof, values = proof_condition(server)
-    found = log.execute(MINE, (subscriber,)).fetchall() if server is None else server.select(MINE, (subscriber,), 1, 0)
-    mine = sorted(id for (id,) in found)
+    mine = sorted(id for (id,) in select(log, MINE, (subscriber,), server, 1, 0))
     count = 0
     for start in range(0, len(mine), RENEWED_AT_ONCE):
         some = mine[start : start + RENEWED_AT_ONCE]
@@ -82,8 +81,7 @@ def renew(log: Log, subscriber: str, lease_duration: float, server: ServerIdenti
 def held(log: Log, subscriber: str, server: ServerIdentity | None = None) -> dict[tuple[str, str, int], int]:
     """Return the fencing token of every (group, topic, partition) that a subscriber holds on this server. Raises
     as renew()."""
-    values = (subscriber,)
-    rows = log.execute(HELD, values).fetchall() if server is None else server.select(HELD, values, 4, 2)
+    rows = select(log, HELD, (subscriber,), server, 4, 2)
     return {(group, topic, partition): token for group, topic, partition, token in rows}
 
 

@@ -61,7 +61,7 @@ def task_options(**options: Any) -> Callable[[Function], Function]:
     that is unknown or cannot work; before Django's models are loaded only for a task that is run.
     """
     if apps.models_ready:
-        policy_of(options)
+        policy_of({}, options)
 
     def decorate(function: Function) -> Function:
         if hasattr(function, "func"):
@@ -72,13 +72,6 @@ def task_options(**options: Any) -> Callable[[Function], Function]:
     return decorate
 
 
-def of_backend(options: Any) -> Any:
-    """Return a backend's OPTIONS as far as they say how tasks run."""
-    if not isinstance(options, Mapping):
-        return options
-    return {name: value for name, value in options.items() if name != PACKAGES}
-
-
 def packages_of(options: Any) -> tuple[str, ...]:
     """Return the packages that a backend's OPTIONS name. Raises ConfigurationError for what are no names."""
     given = options.get(PACKAGES, ()) if isinstance(options, Mapping) else ()
@@ -87,14 +80,13 @@ def packages_of(options: Any) -> tuple[str, ...]:
     return tuple(given)
 
 
-def policy_of(*given: Mapping[str, Any]) -> Policy:
-    """Return the policy of options, of which later ones win. Raises ConfigurationError for one that is unknown or
-    cannot work."""
-    options: dict[str, Any] = {}
-    for some in given:
-        if not isinstance(some, Mapping):
-            raise ConfigurationError(f"OPTIONS must be a dict, not {some!r}")
-        options |= some
+def policy_of(backend: Any, own: Mapping[str, Any] | None = None) -> Policy:
+    """Return the policy of a backend's OPTIONS and of a task's own, which win. Raises ConfigurationError for an option
+    that is unknown or cannot work."""
+    if not isinstance(backend, Mapping):
+        raise ConfigurationError(f"OPTIONS must be a dict, not {backend!r}")
+    packages_of(backend)
+    options = {name: value for name, value in backend.items() if name != PACKAGES} | dict(own or {})
     for name in options:
         if name not in DEFAULTS:
             raise ConfigurationError(f"tasks have no option {name!r}.{did_you_mean(str(name), DEFAULTS)}")

@@ -48,12 +48,9 @@ def backends() -> Iterator[TaskBackend]:
     for alias, params in given.items() if isinstance(given, Mapping) else ():
         if isinstance(params, Mapping) and _is_ours(params.get("BACKEND")):
             queues = params.get("QUEUES", DEFAULT_QUEUES)
-            named = tuple(dict.fromkeys(str(queue) for queue in queues)) if _are_names(queues) else ()
+            are_names = isinstance(queues, (list, tuple, set, frozenset))
+            named = tuple(dict.fromkeys(map(str, queues))) if are_names else ()
             yield TaskBackend(str(alias), named, params.get("OPTIONS", {}))
-
-
-def _are_names(queues: Any) -> bool:
-    return isinstance(queues, (list, tuple, set, frozenset))
 
 
 def _is_ours(path: Any) -> bool:
@@ -85,8 +82,9 @@ def may_have_tasks(path: str) -> bool:
 
 def add_consumers(registry: Registry) -> None:
     """Register the consumer of each queue, and no others that were registered so before."""
-    for group_topic in [one for one, present in registry.consumers.items() if _runs_tasks(present)]:
-        del registry.consumers[group_topic]
+    for group_topic, present in list(registry.consumers.items()):
+        if present.group == GROUP and present.topic.startswith(PREFIX):
+            del registry.consumers[group_topic]
     if not _has_interface():
         return  # E027 says so
     for backend in backends():
@@ -98,17 +96,12 @@ def _has_interface() -> bool:
     return django.VERSION >= (6, 0) or find_spec("django_tasks") is not None
 
 
-def _runs_tasks(consumer: Consumer) -> bool:
-    return consumer.group == GROUP and consumer.topic.startswith(PREFIX)
-
-
 def policy(backend: TaskBackend) -> Policy:
     """Return what the backend's OPTIONS say. Raises ConfigurationError."""
-    from sqlqueue.tasks.policy import of_backend, packages_of, policy_of
+    from sqlqueue.tasks.policy import policy_of
 
     try:
-        packages_of(backend.options)
-        return policy_of(of_backend(backend.options))
+        return policy_of(backend.options)
     except ConfigurationError as error:
         raise ConfigurationError(f"TASKS[{backend.alias!r}]: {error}") from error
 

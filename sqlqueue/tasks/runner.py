@@ -33,13 +33,13 @@ from sqlqueue.tasks.interface import (
     task_finished,
     task_started,
 )
-from sqlqueue.tasks.policy import OWN_OPTIONS, Policy, of_backend, policy_of
+from sqlqueue.tasks.policy import OWN_OPTIONS, Policy, policy_of
 from sqlqueue.tasks.results import found, result_with, task_of
 from sqlqueue.tasks.states import FAILED, READY, SUCCESSFUL, Running, TaskState, stored
 
 logger = logging.getLogger("sqlqueue")
 
-NOT_RUN: Final = policy_of()  # of a task that cannot be run: it fails at once
+NOT_RUN: Final = policy_of({})  # of a task that cannot be run: it fails at once
 
 
 def run_task(delivery: Delivery) -> None:
@@ -207,7 +207,7 @@ def _policy(state: TaskState) -> Policy:
         backend = task_backends[state.backend]
     except InvalidTaskBackend as error:
         raise ImportError(f"TASKS has no backend {state.backend!r}, which enqueued it: {message_of(error)}") from error
-    return policy_of(of_backend(backend.options), getattr(task.func, OWN_OPTIONS, {}))
+    return policy_of(backend.options, getattr(task.func, OWN_OPTIONS, {}))
 
 
 def _sender(backend: str) -> Any:

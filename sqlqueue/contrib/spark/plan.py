@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from sqlqueue.contrib.spark.options import SourceOptions
 from sqlqueue.contrib.spark.ranges import Count, CountedRange, end_of, measure, share
@@ -13,7 +12,7 @@ from sqlqueue.core.epochs import Epoch, numbers_of
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.log import Log
-from sqlqueue.database.server_identity import ServerIdentity
+from sqlqueue.database.server_identity import ServerIdentity, select
 from sqlqueue.log import layouts
 
 LEAST_ROWS = 5_000  # of a task: to start one takes as long as to read so many
@@ -33,7 +32,7 @@ COUNT = "SELECT ({column} - %s) {div} %s AS bucket, COUNT(*) FROM {stored}{index
 def index_conditions(log: Log, options: SourceOptions, server: ServerIdentity | None = None) -> list[Condition]:
     """Return conditions on topic, partition and priority, the first columns of the log's index (topic, partition,
     priority, offset), which hold for all rows that the options ask for."""
-    rows = _select(log, server, TOPICS, (), 3, 1)
+    rows = select(log, TOPICS, (), server, 3, 1)
     known = {name: (partitions, priorities) for name, partitions, priorities in rows}
     names = set(known)
     if options.table is DEAD_LETTERS:
@@ -71,7 +70,7 @@ def counter(log: Log, table: Table, conditions: Sequence[Condition], server: Ser
         text, values = where([*conditions, between(table, low, high)])
         text = COUNT.replace("{where}", text).replace("{column}", table.offset_column)
         text = text.replace("{stored}", table.stored).replace("{index}", table.partition_index)
-        return {int(bucket): rows for bucket, rows in _select(log, server, text, (low, width, *values), 2, 0)}
+        return {int(bucket): rows for bucket, rows in select(log, text, (low, width, *values), server, 2, 0)}
 
     return count
 
@@ -139,7 +138,7 @@ def holds_any(log: Log, options: SourceOptions, low: int, high: int, server: Ser
     leading = index_conditions(log, options, server)
     text, values = where([*leading, *restrictions(log, options), between(options.table, low, high)])
     limited = log.dialect.branch.format(ANY.replace("{where}", text))
-    return bool(_select(log, server, limited, values, 1, 0))
+    return bool(select(log, limited, values, server, 1, 0))
 
 
 def restrictions(log: Log, options: SourceOptions) -> list[Condition]:
@@ -164,10 +163,3 @@ def _index(table: Table, found: CountedRange) -> str:
     """Return the index to read a range with: by offset alone if at least half of the rows there are wanted, since a row
     that is found by topic and partition takes twice as long."""
     return table.offset_index if 2 * found.rows > found.high - found.low else table.partition_index
-
-
-def _select(
-    log: Log, server: ServerIdentity | None, text: str, values: Sequence[object], columns: int, at: int
-) -> Sequence[Any]:
-    """Return a statement's rows, proven by the server if there is one, see ServerIdentity.select."""
-    return log.execute(text, values).fetchall() if server is None else server.select(text, values, columns, at)
