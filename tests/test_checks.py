@@ -14,7 +14,7 @@ from sqlqueue.checks import TAG
 from sqlqueue.checks.configuration import MOST_LISTED
 from sqlqueue.checks.databases import pool_problems
 from sqlqueue.consumers.declare.registry import registry
-from sqlqueue.database import sequence
+from sqlqueue.database import sequence, server_checks
 from sqlqueue.database.server_checks import findings
 from sqlqueue.log.topics import dead_letters, topic_info
 from sqlqueue.models import Message, SubscriberHeartbeat
@@ -186,10 +186,7 @@ class TestAliases:
 @pytest.mark.django_db(transaction=True)
 class TestServer:
     def test_it_is_asked_only_with_database(self, monkeypatch) -> None:
-        monkeypatch.setattr("sqlqueue.database.server_checks.SQLITE_LEAST", (99,))
-        monkeypatch.setattr("sqlqueue.database.server_checks.MARIADB_LEAST", (99,))
-        monkeypatch.setattr("sqlqueue.database.server_checks.MYSQL_LEAST", (99,))
-        monkeypatch.setattr("sqlqueue.database.server_checks.POSTGRESQL_LEAST", (99,))
+        monkeypatch.setattr(server_checks, "LEAST", dict.fromkeys(server_checks.LEAST, (99,)))
         assert found() == []
         assert found(server=True) != []
 

@@ -200,7 +200,7 @@ register(check_server, TAG, Tags.database)
 @check_database
 def check_tables(log: Log) -> Iterator[CheckMessage]:
     """E052: the tables are those of a development version."""
-    if OF_DEVELOPMENT in recorded_migrations(log)["sqlqueue"]:
+    if OF_DEVELOPMENT in recorded_migrations(log):
         yield Error(REFUSED.format(alias=log.alias), hint=remedy(log), id="sqlqueue.E052")
 
 

@@ -68,14 +68,6 @@ def abandon(vendor: str, raw: Any) -> None:
             os.close(nowhere)
 
 
-def taken_pools(connection: Any) -> dict[str, Any]:
-    """Take away the pools that Django has for connections of this kind, and return them, so that others are made."""
-    pools: dict[str, Any] = getattr(type(connection), "_connection_pools", {})
-    taken = dict(pools)
-    pools.clear()
-    return taken
-
-
 @receiver(connection_created)
 def _note(connection: Any, **_: Any) -> None:
     with _lock:
@@ -101,7 +93,9 @@ def _abandon() -> None:
         return
     for connection, raw in list(held):
         abandon(connection.vendor, raw)
-        held.append(taken_pools(connection))
+        pools: dict[str, Any] = getattr(type(connection), "_connection_pools", {})
+        held.append(dict(pools))
+        pools.clear()  # so that Django makes others
     for connection in connections.all(initialized_only=True):
         held.append(connection)
         del connections[connection.alias]

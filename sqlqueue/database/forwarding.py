@@ -80,12 +80,8 @@ def forward(log: Log, rows: Sequence[LogRow], may_repeat: bool) -> set[Identity]
 def _latest(log: Log, rows: Sequence[LogRow]) -> Any:
     """Return when the next message of these keys may be due at the earliest; None if none of them is on its way."""
     latest: list[Any] = []
-    topics: dict[str, set[str]] = {}
-    for row in rows:
-        if row.key:
-            topics.setdefault(row.topic, set()).add(row.key)
-    for topic, keys in topics.items():
-        text = LATEST.replace("{marks}", marks_of(len(keys)))
-        found = log.execute(text, (topic, *sorted(keys))).fetchall()
-        latest += [due_at for (due_at,) in found if due_at is not None]
+    for topic in {row.topic for row in rows if row.key}:
+        keys = sorted({row.key for row in rows if row.key and row.topic == topic})
+        (due_at,) = log.execute(LATEST.replace("{marks}", marks_of(len(keys))), (topic, *keys)).fetchone()
+        latest += [due_at] if due_at is not None else []
     return max(latest) + STEP if latest else None

@@ -83,16 +83,11 @@ def _placed(row: Any, known: Known, conditions: set[Condition]) -> Any:
     crc = zlib.crc32((key or id).encode())
     block = placing.block
     if placing.earlier is not None:
-        slot = slot_of(crc)
+        slot = crc // EPOCH_SLOTS % EPOCH_SLOTS  # not by the bits that choose the partition
         if slot not in known.turned:
             block = placing.earlier
         conditions.add(Condition(topic, slot, block.epoch))
     return row._replace(partition=block.base + crc % block.partitions)
-
-
-def slot_of(crc: int) -> int:
-    """Return the slot of a key, by its crc32: not by the bits that choose its partition."""
-    return crc // EPOCH_SLOTS % EPOCH_SLOTS
 
 
 def as_of(generation: int, named: bool, run: Reads) -> Known:

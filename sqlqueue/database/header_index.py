@@ -38,13 +38,12 @@ INDEXES: Final = {
 # The newest messages of a topic with a value. Index: the header's, and no optimizer shall take the primary key for it;
 # PostgreSQL cannot be told, but no other index serves this form.
 FIND: Final = """
-    SELECT {offset} FROM sqlqueue_message{index} WHERE {header} = %s AND topic = %s AND {offset} > %s AND {offset} <= %s
-    ORDER BY {offset} DESC LIMIT %s
+    SELECT "offset" FROM sqlqueue_message{index}
+    WHERE "{column}" = %s AND topic = %s AND "offset" > %s AND "offset" <= %s ORDER BY "offset" DESC LIMIT %s
 """
 FIND_BY_ROWS: Final = """
-    SELECT {offset} FROM sqlqueue_message WHERE ({header}, topic, {offset}) > (%s, %s, %s)
-    AND ({header}, topic, {offset}) <= (%s, %s, %s)
-    ORDER BY {header} DESC, topic DESC, {offset} DESC LIMIT %s
+    SELECT "offset" FROM sqlqueue_message WHERE ({header}, topic, "offset") > (%s, %s, %s)
+    AND ({header}, topic, "offset") <= (%s, %s, %s) ORDER BY {header} DESC, topic DESC, "offset" DESC LIMIT %s
 """
 
 
@@ -62,21 +61,14 @@ def indexed_headers(log: Log) -> list[str]:
 def find(log: Log, name: str, value: str, topic: str, most: int, low: int, high: int) -> list[int]:
     """Return the offsets of a topic's messages above `low` and at or below `high` whose indexed header has this value,
     at most `most`, the highest first. value: of at most SEARCHED_LENGTH characters."""
-    connection = log.connection
-    quote = connection.ops.quote_name
-    if connection.vendor == "postgresql":
-        header = _expression(connection, name)
-        text = FIND_BY_ROWS.format(offset=quote("offset"), header=header)
+    if log.connection.vendor == "postgresql":
+        text = FIND_BY_ROWS.format(header=_expression(log.connection, name))
         values: tuple[object, ...] = (value, topic, low, value, topic, high, most)
     else:
-        way = {"mysql": " FORCE INDEX ({})", "sqlite": " INDEXED BY {}"}[connection.vendor]
-        index = way.format(quote(PREFIX + name))
-        header = quote(column_of(name))
-        text = FIND.format(offset=quote("offset"), header=header, index=index)
+        way = {"mysql": ' FORCE INDEX ("{}")', "sqlite": ' INDEXED BY "{}"'}[log.connection.vendor]
+        text = FIND.format(column=column_of(name), index=way.format(PREFIX + name))
         values = (value, topic, low, high, most)
-    with connection.cursor() as cursor:
-        cursor.execute(text, values)
-        return [offset for (offset,) in cursor.fetchall()]
+    return [offset for (offset,) in log.execute(text, values).fetchall()]
 
 
 @contextmanager

@@ -82,12 +82,6 @@ def looked_up(
     return Composed(syntax.joined("wanted", IDENTITY, len(identities), text)), values
 
 
-def keys_looked_up(syntax: Dialect, topic: str, id: str, most: int) -> tuple[str, list[Any]]:
-    """Return the statement, in a vendor's SQL, and its parameters, that reads the offsets and keys of at most so many
-    messages of an id."""
-    return syntax.joined("wanted", IDENTITY[:2], 1, FIND_KEYS), [topic, id, most]
-
-
 def inserted(log: Log, text: str, first: int, identities: Sequence[Identity]) -> Iterable[Identity]:
     """Return which rows of an INSERT that marks duplicates were new. first: its LAST_INSERT_ID, the number of the
     first new one; text: the statement that reads the identities of the rows in a range of numbers.

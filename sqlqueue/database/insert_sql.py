@@ -161,11 +161,13 @@ def insertion(vendor: str, rows: Sequence[Sequence[Any]], ending: str, known: Kn
     conditions: Sequence[Condition] = ()
     if known.placings:
         rows, conditions = placed(rows, known)
-    gated, held = GATES[vendor], [known.generation]
+    gated: str = GATES[vendor]
+    held: list[Any] = [known.generation]
     if vendor == "mysql":
-        held = [at, known.generation]
+        held = [at, known.generation, *chain.from_iterable(conditions)]
         if conditions or known.named:
-            gated, held = _gate(known, at, conditions)
+            writer = HERE if known.named else "''"
+            gated = GATED_TOPIC.format(writer=writer, in_epochs=IN_EPOCH * len(conditions))
     source = rows[0][PAYLOAD]
     if isinstance(source, Stored):
         return _copying(vendor, rows[0], source, ending, gated, held)
@@ -195,13 +197,6 @@ def _text(vendor: str, columns: Sequence[str], rows: int, gated: str, ending: st
 
 def _typed(column: str, value: str) -> str:
     return f"CAST({value} AS {TYPES[column]})" if column in TYPES else value
-
-
-def _gate(known: Known, at: int, conditions: Sequence[Condition]) -> tuple[str, list[Any]]:
-    """Return the SQL of the first row's topic, and the gate's parameters, where topics were altered, or a server is
-    named."""
-    held = [at, known.generation, *(value for condition in conditions for value in condition)]
-    return GATED_TOPIC.format(writer=HERE if known.named else "''", in_epochs=IN_EPOCH * len(conditions)), held
 
 
 def _copying(

@@ -74,7 +74,12 @@ def check_row(log: Log, row: LogRow, most: int) -> None:
     ):
         return
     check_storable(log, row, most)
-    _check_sendable(log, row)
+    to_send = size(row[: len(ALL_COLUMNS)]) + OVERHEAD
+    if to_send > LIGHT and not isinstance(payload, Stored) and to_send > (limit := packet(log)):
+        raise InvalidMessage(
+            f"the message takes {to_send} bytes to send, and the server takes {limit} at once (max_allowed_packet): "
+            "raise that, or keep what is large elsewhere, and publish where it is"
+        )
 
 
 def check_storable(log: Log, row: LogRow, most: int) -> None:
@@ -102,15 +107,6 @@ def check_size(stored: int, most: int) -> None:
         raise InvalidMessage(
             f"payload and headers have {stored} bytes; {most} is the most (SQLQUEUE['MAX_PAYLOAD_BYTES']): keep what "
             "is large elsewhere, and publish where it is"
-        )
-
-
-def _check_sendable(log: Log, row: LogRow) -> None:
-    to_send = size(row[: len(ALL_COLUMNS)]) + OVERHEAD
-    if to_send > LIGHT and not isinstance(row.payload, Stored) and to_send > (most := packet(log)):
-        raise InvalidMessage(
-            f"the message takes {to_send} bytes to send, and the server takes {most} at once (max_allowed_packet): "
-            "raise that, or keep what is large elsewhere, and publish where it is"
         )
 
 

@@ -42,15 +42,15 @@ def unless_locked(log: Log, text: str, parameters: Any = (), *, seconds: float) 
     seconds: for which it waits at most, where the server has no statement that does not wait at all; one that writes
     waits a second on MySQL. Inside a transaction it waits like any other statement.
     """
-    connection, syntax = log.connection, log.dialect
+    connection = log.connection
     if connection.in_atomic_block or not connection.get_autocommit():
-        return _rows(log, syntax.sql(text), parameters)
+        return _rows(log, text, parameters)
     try:
         if connection.vendor != "postgresql":
-            return _rows(log, syntax.unless_locked(text, seconds), parameters)
+            return _rows(log, log.dialect.unless_locked(text, seconds), parameters)
         with log.atomic():
             _rows(log, BRIEFLY, (f"{seconds * 1000:.0f}ms",))
-            return _rows(log, syntax.sql(text), parameters)
+            return _rows(log, text, parameters)
     except Error as error:
         cause = error.__cause__
         if (getattr(cause, "sqlstate", None) or next(iter(getattr(cause, "args", ())), None)) in NOT_GRANTED:
@@ -59,9 +59,8 @@ def unless_locked(log: Log, text: str, parameters: Any = (), *, seconds: float) 
 
 
 def _rows(log: Log, text: str, parameters: Any) -> list[tuple[Any, ...]]:
-    with log.connection.cursor() as cursor:
-        cursor.execute(text, parameters)
-        return cursor.fetchall() if cursor.description else []
+    cursor = log.execute(text, parameters)
+    return cursor.fetchall() if cursor.description else []
 
 
 @contextmanager
@@ -88,8 +87,7 @@ def limited(log: Log) -> Iterator[None]:
 def limit_transaction(log: Log) -> None:
     """Do the same for the transaction that has just begun, where connections have to stay as they are."""
     if log.connection.vendor == "postgresql" and getattr(_thread, "limited", False):
-        with log.connection.cursor() as cursor:
-            cursor.execute(LIMIT_TRANSACTION)
+        log.execute(LIMIT_TRANSACTION)
 
 
 def _limit(connection: Any, **_: object) -> None:

@@ -18,10 +18,12 @@ from sqlqueue.database.session import change_of
 from sqlqueue.database.write_probe import write_refused
 from sqlqueue.database.writer import GALERA, cluster_kind
 
-MARIADB_LEAST = (10, 6)  # SKIP LOCKED
-MYSQL_LEAST = (8, 0, 17)  # SKIP LOCKED, expression defaults, a binary collation that does not pad
-POSTGRESQL_LEAST = (14,)
-SQLITE_LEAST = (3, 35)  # RETURNING
+LEAST = {
+    "MariaDB": (10, 6),  # SKIP LOCKED
+    "MySQL": (8, 0, 17),  # SKIP LOCKED, expression defaults, a binary collation that does not pad
+    "PostgreSQL": (14,),
+    "SQLite": (3, 35),  # RETURNING
+}
 ISOLATION_LEVELS = ("READ-COMMITTED", "REPEATABLE-READ")
 # The cache of the sequence of the log's offsets, if there is a log yet.
 CACHES = """
@@ -76,9 +78,9 @@ def changes_values(log: Log) -> list[CheckMessage]:
     return [Error(f"alias {log.alias!r}: {changed.text}", hint=changed.hint, id="sqlqueue.E047")] if changed else []
 
 
-def _too_old(name: str, version: tuple[int, ...], least: tuple[int, ...]) -> Iterator[CheckMessage]:
-    if version < least:
-        is_, wanted = (".".join(map(str, numbers)) for numbers in (version, least))
+def _too_old(name: str, version: tuple[int, ...]) -> Iterator[CheckMessage]:
+    if version < LEAST[name]:
+        is_, wanted = (".".join(map(str, numbers)) for numbers in (version, LEAST[name]))
         text = f"{name} {is_} is too old: sqlqueue needs {wanted} or later"
         yield Error(text, hint=f"Upgrade {name}.", id="sqlqueue.E002")
 
@@ -91,9 +93,7 @@ def _unproven(level: str, hint: str) -> Iterator[CheckMessage]:
 
 def _mysql(log: Log) -> Iterator[CheckMessage]:
     connection: Any = log.connection
-    mariadb = connection.mysql_is_mariadb
-    name, least = ("MariaDB", MARIADB_LEAST) if mariadb else ("MySQL", MYSQL_LEAST)
-    yield from _too_old(name, connection.mysql_version, least)
+    yield from _too_old("MariaDB" if connection.mysql_is_mariadb else "MySQL", connection.mysql_version)
     isolation = isolation_variable(log)
     level, mode, increment = log.execute(f"SELECT {isolation}, @@sql_mode, @@auto_increment_increment").fetchone()
     yield from _unproven(level, "Set OPTIONS['isolation_level'] = 'read committed', Django's default.")
@@ -127,7 +127,7 @@ def _mysql(log: Log) -> Iterator[CheckMessage]:
 
 def _postgresql(log: Log) -> Iterator[CheckMessage]:
     connection: Any = log.connection
-    yield from _too_old("PostgreSQL", (connection.pg_version // 10_000,), POSTGRESQL_LEAST)
+    yield from _too_old("PostgreSQL", (connection.pg_version // 10_000,))
     (default,) = log.execute("SELECT CURRENT_SETTING('default_transaction_isolation')").fetchone()
     caches = [cache for (cache,) in log.execute(CACHES).fetchall()]
     levels = {default}  # of single statements, and of transactions unless an option says otherwise
@@ -182,7 +182,7 @@ def _pooler(log: Log) -> Iterator[CheckMessage]:
 
 def _sqlite(log: Log) -> Iterator[CheckMessage]:
     connection: Any = log.connection
-    yield from _too_old("SQLite", connection.Database.sqlite_version_info, SQLITE_LEAST)
+    yield from _too_old("SQLite", connection.Database.sqlite_version_info)
     (journal,) = log.execute("PRAGMA journal_mode").fetchone()
     if journal.lower() not in ("wal", "memory"):
         yield Caution(

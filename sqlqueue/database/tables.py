@@ -15,9 +15,9 @@ from django.db.models import Model
 
 from sqlqueue.database.log import Log
 
-INITIAL = "0001_initial"
+INITIAL = ("sqlqueue", "0001_initial")
 # The second migration of every development version before 1.0. No later migration may have this name.
-OF_DEVELOPMENT = "0002_operations"
+OF_DEVELOPMENT = ("sqlqueue", "0002_operations")
 REFUSED = "the queue's tables in database {alias!r} are those of a development version of sqlqueue"
 REMEDY = (
     "No migration leads on from there. Make the tables anew, without the messages in them: stop the queue's processes,"
@@ -43,29 +43,27 @@ def queue_models() -> list[type[Model]]:
 def pending_migrations(log: Log, label: str = "") -> bool:
     """Tell whether a migration of these apps, or of one, has not been applied here, or the tables are those of a
     development version. Two statements."""
-    for app, recorded in recorded_migrations(log, [label] if label else labels()).items():
-        wanted = {name for of, name in _migrations() if of == app}
-        if (app == "sqlqueue" and OF_DEVELOPMENT in recorded) or not wanted.issubset(recorded):
-            return True
-    return False
+    apps = [label] if label else labels()
+    recorded = recorded_migrations(log, apps)
+    wanted = {(app, name) for app, name in _migrations() if app in apps}
+    return OF_DEVELOPMENT in recorded or not wanted <= recorded
 
 
-def recorded_migrations(log: Log, apps: Sequence[str] = ("sqlqueue",)) -> dict[str, set[str]]:
-    """Return the names of the migrations of each of these apps that have been applied here. Two statements."""
-    found: dict[str, set[str]] = {app: set() for app in apps}
+def recorded_migrations(log: Log, apps: Sequence[str] = ("sqlqueue",)) -> set[tuple[str, str]]:
+    """Return the apps and names of the migrations of these apps that have been applied here. Two statements."""
     recorder = MigrationRecorder(log.connection)
-    if recorder.has_table():
-        for app, name in recorder.migration_qs.filter(app__in=found).values_list("app", "name"):
-            found[app].add(name)
-    return found
+    if not recorder.has_table():
+        return set()
+    return set(recorder.migration_qs.filter(app__in=apps).values_list("app", "name"))
 
 
 def refuse_development_version(using: str, apps: Any, **kwargs: Any) -> None:
     """Raise CommandError, before every `migrate`, if the tables are those of a development version, with the statements
     that remove them. apps: the models as the recorded migrations made them."""
     log = Log.of(using)
-    recorded = recorded_migrations(log)["sqlqueue"]
-    if OF_DEVELOPMENT in recorded or (recorded == {INITIAL} and lacks_columns(log, _own(apps))):
+    recorded = recorded_migrations(log)
+    own = [model for model in apps.get_models() if model._meta.app_label == "sqlqueue"]
+    if OF_DEVELOPMENT in recorded or (recorded == {INITIAL} and lacks_columns(log, own)):
         raise CommandError(f"{REFUSED.format(alias=log.alias)}. Nothing was changed. {remedy(log)}")
 
 
@@ -79,10 +77,6 @@ def remedy(log: Log) -> str:
     names = ", ".join(f"'{label}'" for label in labels())
     statements.append(f"DELETE FROM django_migrations WHERE app IN ({names});")
     return REMEDY.format(alias=log.alias, statements="\n".join(statements))
-
-
-def _own(apps: Any) -> list[type[Model]]:
-    return [model for model in apps.get_models() if model._meta.app_label == "sqlqueue"]
 
 
 def lacks_columns(log: Log, models: Iterable[type[Model]]) -> bool:

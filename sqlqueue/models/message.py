@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, GROUP_LENGTH, ID_LENGTH, KEY_LENGTH
 from sqlqueue.core.outcomes import LENGTH
 from sqlqueue.database.fields import DatabaseNow, ExactField, UnicodeTextField
-from sqlqueue.database.ids import FIND, IN_LOG, Identity, keys_looked_up, looked_up
+from sqlqueue.database.ids import FIND, FIND_KEYS, IDENTITY, IN_LOG, Identity, looked_up
 from sqlqueue.database.insert_sql import Stored
 from sqlqueue.database.log import Log
 from sqlqueue.database.sizes import LIGHT, chunks
@@ -46,7 +46,7 @@ class MessageQuerySet(models.QuerySet["Message"]):
 
     def of_any_key(self, topic: str, id: str, most: int) -> list[Message]:
         """Return the messages of a topic and id, at most so many, by the same index: their offsets and keys."""
-        return list(self.raw(*keys_looked_up(Log.of(self.db).dialect, topic, id, most)))
+        return list(self.raw(Log.of(self.db).dialect.joined("wanted", IDENTITY[:2], 1, FIND_KEYS), [topic, id, most]))
 
     def without_content(self) -> MessageQuerySet:
         """Leave payload, headers and body in the server."""

@@ -97,7 +97,7 @@ class TestTablesOfADevelopmentVersion:
         """Leave the tables of this version, whatever becomes of the test."""
         yield
         if pending_migrations(LOG):
-            MigrationRecorder(connection).record_unapplied("sqlqueue", OF_DEVELOPMENT)
+            MigrationRecorder(connection).record_unapplied(*OF_DEVELOPMENT)
         migrate()
 
     def refused(self) -> list[str]:
@@ -111,7 +111,7 @@ class TestTablesOfADevelopmentVersion:
         publish("t", 1)
         assert not pending_migrations(LOG)
         assert check_tables(["default"]) == []
-        MigrationRecorder(connection).record_applied("sqlqueue", OF_DEVELOPMENT)
+        MigrationRecorder(connection).record_applied(*OF_DEVELOPMENT)
         assert self.refused()
         assert Message.objects.count() == 1
         assert pending_migrations(LOG)

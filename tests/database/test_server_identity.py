@@ -5,7 +5,7 @@ import pytest
 from django.db import connection
 
 from sqlqueue.database import server_session
-from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced, look
+from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced, look, select
 from tests.logs import LOG
 from tests.servers.private import PrivateServer
 from tests.servers.session import crash_a_process
@@ -40,7 +40,7 @@ def test_a_lost_connection_alone_changes_nothing(known: ServerIdentity) -> None:
 def test_every_connection_can_prove_the_server(known: ServerIdentity) -> None:
     connection.close()
     assert proves(known)
-    assert known.select("SELECT 7, 'seven'", (), 2, 0)[0][0] == 7
+    assert select(LOG, "SELECT 7, 'seven'", (), known, 2, 0)[0][0] == 7
     known.confirm()
 
 
@@ -78,10 +78,10 @@ def test_the_crash_of_one_of_its_processes_is_a_change_although_the_server_lives
 def test_another_session_under_the_same_connection_is_noticed_and_looked_at(known: ServerIdentity) -> None:
     LOG.execute("SET @sqlqueue_session = NULL")  # as in a session that a proxy has put in its place
     with pytest.raises(SessionReplaced):
-        known.select("SELECT 7 WHERE 1 = 0", (), 1, 0)
+        select(LOG, "SELECT 7 WHERE 1 = 0", (), known, 1, 0)
     assert known.doubtful
     known.make_sure()
-    assert known.select("SELECT 7 WHERE 1 = 0", (), 1, 0) == ()
+    assert select(LOG, "SELECT 7 WHERE 1 = 0", (), known, 1, 0) == ()
 
 
 @pytest.mark.database("mariadb", "mysql")
@@ -118,5 +118,5 @@ def test_a_role_that_may_not_ask_for_the_timeline_compares_the_servers_start() -
 @pytest.mark.database("sqlite")
 def test_without_a_server_nothing_is_compared(known: ServerIdentity) -> None:
     assert known.proof() == ("", ())
-    assert known.select("SELECT 7", (), 1, 0) == [(7,)]
+    assert select(LOG, "SELECT 7", (), known, 1, 0) == [(7,)]
     known.confirm()

@@ -89,12 +89,14 @@ class Dialect:
 
     def sql(self, text: str) -> str:
         """Return a statement in this vendor's SQL."""
-        return text if type(text) is Composed else _composed(self, text)
+        if type(text) is Composed:
+            return text
+        return (_short if len(text) < LONG else _long)(self, text)
 
     def unless_locked(self, text: str, seconds: float) -> str:
-        """Return a statement in this vendor's SQL that fails in place of waiting so long for the lock of a table, where
-        a statement can say so itself."""
-        return self.sql(text)
+        """Return a statement that fails in place of waiting so long for the lock of a table, where a statement can say
+        so itself."""
+        return text
 
     def range_values(self, topic: str, partition: int, priority: int, low: int, *high: int) -> tuple[object, ...]:
         """Return the parameters of {beyond}; of {within} with `high`."""
@@ -184,11 +186,6 @@ def new_values(sql: str, form: str) -> str:
     return before + form.format(column) + new_values(after, form)
 
 
-def _composed(dialect: Dialect, text: str) -> str:
-    """Compose a statement; short ones are remembered for good, of the long ones the last some."""
-    return (_short if len(text) < LONG else _long)(dialect, text)
-
-
 def _compose(dialect: Dialect, text: str) -> str:
     for word, meaning in dialect.placeholders.items():
         text = text.replace("{" + word + "}", meaning)
@@ -200,4 +197,5 @@ def _compose(dialect: Dialect, text: str) -> str:
     return IDENTIFIER.sub(quoted, text)
 
 
+# Short statements are remembered for good, of the long ones the last some.
 _short, _long = cache(_compose), lru_cache(REMEMBERED)(_compose)
