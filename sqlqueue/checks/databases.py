@@ -22,7 +22,8 @@ from sqlqueue.database import sequence
 from sqlqueue.database.dialects import DIALECTS
 from sqlqueue.database.limits import OWN_CONNECTIONS
 from sqlqueue.database.log import Log, all_logs, home_log, reading_log
-from sqlqueue.database.server_checks import changes_values, findings
+from sqlqueue.database.server_checks import findings
+from sqlqueue.database.session import change_of
 from sqlqueue.database.tables import (
     OF_DEVELOPMENT,
     REFUSED,
@@ -148,8 +149,8 @@ def check_replica(databases: Sequence[str] | None = None, **kwargs: Any) -> list
     if log.alias not in (databases or ()):
         return []
     try:
-        if changed := changes_values(log):
-            return changed
+        if changed := change_of(log):
+            return [changed]
         return [Error(missing_tables(log), id="sqlqueue.E032")] if pending_migrations(log) else []
     except DatabaseError as error:
         return [Error(f"the replica {log.alias!r} (READ_ALIAS) does not answer: {error}", id="sqlqueue.E032")]
@@ -170,7 +171,8 @@ def replica_sessions(timeout: float) -> list[CheckMessage]:
 
     def ask() -> None:
         try:
-            found[:] = changes_values(log)
+            changed = change_of(log)
+            found[:] = [changed] if changed else []
         except Exception as error:  # Django's own, too, which reads the server's version
             found[:] = [Caution(f"{text}: {error}", hint=hint, id="sqlqueue.E032")]
         finally:

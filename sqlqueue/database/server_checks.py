@@ -50,8 +50,8 @@ PUBLICATIONS = """
 def findings(log: Log) -> Iterator[CheckMessage]:
     """Yield what is wrong with this log's server. Opens a connection."""
     vendor = log.connection.vendor
-    if changed := changes_values(log):
-        yield from changed
+    if changed := change_of(log):
+        yield changed
         return  # for what else would be asked may be changed as well
     if vendor == "mysql":
         yield from _mysql(log)
@@ -70,12 +70,6 @@ def findings(log: Log) -> Iterator[CheckMessage]:
             hint="Name the alias of a primary in SQLQUEUE['DATABASE'], or let this server accept writes.",
             id="sqlqueue.E016",
         )
-
-
-def changes_values(log: Log) -> list[CheckMessage]:
-    """Return E047 if this thread's connection changes values. Opens it."""
-    changed = change_of(log)
-    return [Error(f"alias {log.alias!r}: {changed.text}", hint=changed.hint, id="sqlqueue.E047")] if changed else []
 
 
 def _too_old(name: str, version: tuple[int, ...]) -> Iterator[CheckMessage]:

@@ -7,11 +7,12 @@ same wrong one, a text comes back as it was sent, and is another one in the tabl
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakSet
 
+from django.core.checks import CheckMessage, Error
 from django.db import connections
 
 from sqlqueue.database.log import Log
@@ -48,28 +49,18 @@ VALUES = {
 _unaltered: WeakSet[Any] = WeakSet()  # the drivers' connections that change nothing
 
 
-class Change(NamedTuple):
-    """What a session changes, and what to write instead."""
-
-    text: str
-    hint: str
-
-    def __str__(self) -> str:
-        return f"{self.text}. {self.hint}"
-
-
 def refuse_changing_session(log: Log) -> None:
     """Raise ConfigurationError if this thread's connection changes values. A statement for a new connection."""
     connection = connections[log.alias]
     if connection.vendor not in TRIAL or (connection.connection is not None and connection.connection in _unaltered):
         return
     if changed := change_of(log):
-        raise ConfigurationError(f"DATABASES[{log.alias!r}]: {changed}")
+        raise ConfigurationError(f"{changed.msg}. {changed.hint}")
     _unaltered.add(connection.connection)
 
 
-def change_of(log: Log) -> Change | None:
-    """Return what this thread's connection changes; None if it changes nothing. Opens it. One statement.
+def change_of(log: Log) -> CheckMessage | None:
+    """Return E047 if this thread's connection changes values: which ones, and what to write. Opens it. One statement.
 
     The driver may call the character set otherwise than the server does, where a proxy stands between them.
     """
@@ -80,29 +71,33 @@ def change_of(log: Log) -> Change | None:
         return None
     name = driver.character_set_name() if vendor == "mysql" else driver.info.encoding
     if name != OF_DRIVER[vendor]:
-        return _character_sets(vendor, [name])
+        return _character_sets(log, [name])
     try:
         row = log.execute(TRIAL[vendor], SENT).fetchone()
     except (UnicodeError, NotImplementedError) as error:  # the latter: of psycopg, for times
         hints = CHARACTERS if isinstance(error, UnicodeError) else VALUES
-        return Change(f"values cannot be read: {error}", hints[vendor])
+        return _changed(log, f"values cannot be read: {error}", hints)
     if type(row) is not tuple:
-        return Change(f"rows are read as {type(row).__name__}, not as tuple", VALUES[vendor])
+        return _changed(log, f"rows are read as {type(row).__name__}, not as tuple", VALUES)
     expected = EXPECTED[vendor]
     # A connection that reads no texts has the names as bytes.
     names = [name for name in row[len(expected) :] if not isinstance(name, bytes)]
     if set(names) - {OF_SERVER[vendor]}:
-        return _character_sets(vendor, names)
+        return _character_sets(log, names)
     for value, wanted in zip(row, expected):
         if not _same(value, wanted):
-            return Change(f"values change on their way: {wanted!r} is read as {value!r}", VALUES[vendor])
+            return _changed(log, f"values change on their way: {wanted!r} is read as {value!r}", VALUES)
     return None
 
 
-def _character_sets(vendor: str, names: Iterable[object]) -> Change:
+def _character_sets(log: Log, names: Iterable[object]) -> CheckMessage:
     named = " and ".join(dict.fromkeys(map(str, names)))
     text = f"the connection's character set is {named}: texts with characters that it lacks are changed, or refused"
-    return Change(text, CHARACTERS[vendor])
+    return _changed(log, text, CHARACTERS)
+
+
+def _changed(log: Log, text: str, hints: Mapping[str, str]) -> CheckMessage:
+    return Error(f"alias {log.alias!r}: {text}", hint=hints[log.connection.vendor], id="sqlqueue.E047")
 
 
 def _same(value: object, wanted: object) -> bool:
