@@ -19,7 +19,7 @@ from sqlqueue.admin.message_operations import MESSAGE_OPERATIONS
 from sqlqueue.admin.operation import OperatedAdmin, Operation
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
 from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED
-from sqlqueue.database import header_index
+from sqlqueue.database import index_header
 from sqlqueue.database.log import Log
 from sqlqueue.log.seek import MARGIN, offset_before, within_calendar
 from sqlqueue.log.topics import stored
@@ -71,9 +71,9 @@ class SearchForm(forms.Form):
         names = Topic.objects.using(log.alias).order_by("name").values_list("name", flat=True)
         topic: Any = self.fields["topic"]
         topic.choices = [("", _("all")), *((name, name) for name in names)]
-        self.indexed = header_index.indexed_headers(log)
+        self.indexed = index_header.indexed_headers(log)
         for header in self.indexed:
-            label, longest = _("Header %s") % header, header_index.SEARCHED_LENGTH
+            label, longest = _("Header %s") % header, index_header.SEARCHED_LENGTH
             field = forms.CharField(label=label, required=False, max_length=longest, strip=False)
             self.fields[HEADER_FIELD + header] = field
 
@@ -136,7 +136,7 @@ def found(form: SearchForm, most: int, start: int | None) -> Found:
         scan = by_key(log, topic, wanted["key"], most, low, high)
         return Found(messages_at(log, scan.offsets, *SHOWN), scan.reached, scan.reached)
     if form.header is not None:
-        offsets = header_index.find(log, *form.header, topic.name, most + 1, low, high)
+        offsets = index_header.find(log, *form.header, topic.name, most + 1, low, high)
     else:
         offsets = newest(log, topic, most + 1, low, high)
     return _page(messages_at(log, offsets, *SHOWN), most)

@@ -1,4 +1,4 @@
-"""Lock timeouts: how long the engine's own threads wait for a lock, and statements that do not wait for one.
+"""Lock timeouts: how long the engine's threads and changes of tables wait for a lock, and statements that never wait.
 
 A table is locked by LOCK TABLES, and by ALTER TABLE and other changes of its definition, which also let all others wait
 while they wait themselves for a transaction that has read it.
@@ -7,13 +7,16 @@ while they wait themselves for a transaction that has read it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from django.core.management.base import CommandError
 from django.db import Error, OperationalError
 from django.db.backends.signals import connection_created
 
+from sqlqueue.database.error_codes import ErrorKind, classify
 from sqlqueue.database.log import Log
 
 # MySQL's own limit is 50 s, longer than a lease. An operation that waits still holds what it has locked: a slot of
@@ -24,10 +27,17 @@ LIMIT = (
 )
 # PostgreSQL has no limit of its own. For the transaction only: a pooler may give the session to another client next.
 # (An operation of a single statement has no timeout: while it waits, it holds nothing.)
-LIMIT_TRANSACTION = "SELECT SET_CONFIG('lock_timeout', '5s', TRUE) WHERE CURRENT_SETTING('lock_timeout') = '0'"
+LIMIT_TRANSACTION = "SELECT SET_CONFIG('lock_timeout', %s, TRUE) WHERE CURRENT_SETTING('lock_timeout') = '0'"
 # For a single statement of which others do not wait.
 BRIEFLY = "SELECT SET_CONFIG('lock_timeout', %s, TRUE)"
 NOT_GRANTED = (1205, 3024, "55P03")  # the last two: MAX_EXECUTION_TIME, lock_not_available
+
+# Of a change of a table: it waits for seconds only, lets the others go on, and tries again a few times.
+WAIT = 3  # seconds that a statement waits for a table, and publishers behind it
+PAUSE = 1.0  # seconds between two tries, for the publishers
+TRIES = 5
+LIMIT_CHANGE = "SET SESSION lock_wait_timeout = CAST(LEAST(@@SESSION.lock_wait_timeout, %s) AS UNSIGNED)"
+RESTORE = "SET SESSION lock_wait_timeout = %s"
 
 _thread = threading.local()
 
@@ -87,7 +97,7 @@ def limited(log: Log) -> Iterator[None]:
 def limit_transaction(log: Log) -> None:
     """Do the same for the transaction that has just begun, where connections have to stay as they are."""
     if log.connection.vendor == "postgresql" and getattr(_thread, "limited", False):
-        log.execute(LIMIT_TRANSACTION)
+        log.execute(LIMIT_TRANSACTION, ("5s",))
 
 
 def _limit(connection: Any, **_: object) -> None:
@@ -98,3 +108,64 @@ def _limit(connection: Any, **_: object) -> None:
 
 # Once: the signal keeps something for each call, though it connects a receiver once.
 connection_created.connect(_limit, dispatch_uid="sqlqueue.lock_timeout")
+
+
+# -- changes of tables -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def brief_waits(connection: Any, tables: Sequence[str], name: str) -> Iterator[None]:
+    """Let statements wait briefly for these tables, which they change. name: of what changes them, for the CommandError
+    that is raised if one is in use for too long."""
+    try:
+        if connection.vendor == "mysql":
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT @@SESSION.lock_wait_timeout")
+                (before,) = cursor.fetchone()
+                cursor.execute(LIMIT_CHANGE, [WAIT])
+            try:
+                # A migration is no transaction there: one that finds the tables in use should not even begin.
+                _touch(connection, tables)
+                with connection.execute_wrapper(_insist):
+                    yield
+            finally:
+                with connection.cursor() as cursor:
+                    cursor.execute(RESTORE, [before])
+        else:
+            if connection.vendor == "postgresql" and connection.in_atomic_block:
+                with connection.cursor() as cursor:
+                    cursor.execute(LIMIT_TRANSACTION, [f"{WAIT}s"])
+            yield
+    except Error as error:
+        if classify(error) is not ErrorKind.CONTENTION:
+            raise
+        raise CommandError(
+            f"{name} waited too long for a table: a transaction that has used it is still open, and "
+            f"publishers must not wait behind a migration. End it, or wait for it, and migrate again. ({error})"
+        ) from error
+
+
+def _touch(connection: Any, tables: Sequence[str]) -> None:
+    """Have these tables alone for a moment. Raises the database's error if they are not to be had in time."""
+    if not tables or connection.in_atomic_block:
+        return
+    with connection.cursor() as cursor:
+        try:
+            _insist(cursor.execute, "LOCK TABLES " + ", ".join(f"{table} WRITE" for table in tables))
+        except Error as error:
+            if classify(error) is ErrorKind.CONTENTION:
+                raise
+            return  # without the privilege (LOCK TABLES), or in a cluster: then it shows at the first change
+        cursor.execute("UNLOCK TABLES")
+
+
+def _insist(execute: Callable[..., Any], *arguments: Any) -> Any:
+    """Execute a statement; try again, some times, if it did not get what it waited for."""
+    for left in reversed(range(TRIES)):
+        try:
+            return execute(*arguments)
+        except Error as error:
+            if not left or classify(error) is not ErrorKind.CONTENTION:
+                raise
+            time.sleep(PAUSE)
+    raise AssertionError("unreachable")

@@ -17,8 +17,8 @@ from django.test import Client
 from django.urls import reverse
 
 from sqlqueue import ConfigurationError, IndexHeader, NewMessage, publish, publish_many
-from sqlqueue.database import header_index, online_migration
-from sqlqueue.database.header_index import LENGTH, find, indexed_headers
+from sqlqueue.database import index_header, online_migration
+from sqlqueue.database.index_header import LENGTH, find, indexed_headers
 from sqlqueue.models import Message
 from tests.database.plans import Recorder, plan_of
 from tests.logs import LOG
@@ -166,7 +166,7 @@ def test_the_admin_searches_by_the_index(admin_client: Client) -> None:
 def test_an_attempt_that_was_interrupted_is_completed() -> None:
     first = of("a")
     with connection.schema_editor(atomic=False) as editor:
-        header_index.add(editor, "tenant_id")
+        index_header.add(editor, "tenant_id")
         if connection.vendor != "postgresql":
             on = " ON sqlqueue_message" if connection.vendor == "mysql" else ""
             editor.execute(f"DROP INDEX sqlqueue_header_tenant_id{on}")

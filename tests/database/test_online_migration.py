@@ -14,7 +14,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
 
 from sqlqueue import migrations, publish
-from sqlqueue.database import online_migration
+from sqlqueue.database import lock_timeouts, online_migration
 from sqlqueue.database.tables import OF_DEVELOPMENT
 from sqlqueue.models import Message
 from tests.transactions import OpenTransaction
@@ -42,8 +42,8 @@ def columns() -> set[str]:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.database("mariadb", "mysql", "postgresql")
 def test_publishers_do_not_wait_behind_a_migration_that_waits_for_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(online_migration, "WAIT", 1)
-    monkeypatch.setattr(online_migration, "TRIES", 2)
+    monkeypatch.setattr(lock_timeouts, "WAIT", 1)
+    monkeypatch.setattr(lock_timeouts, "TRIES", 2)
     publish("t", 0)
     waits: list[float] = []
     over = threading.Event()
@@ -85,7 +85,7 @@ def test_the_sessions_own_lock_timeout_comes_back_after_a_migration() -> None:
     before = lock_timeout()
     migrate()
     migrate(back=True)
-    assert lock_timeout() == before > online_migration.WAIT
+    assert lock_timeout() == before > lock_timeouts.WAIT
 
 
 def test_every_migration_of_tables_that_are_in_use_waits_briefly() -> None:
