@@ -94,11 +94,6 @@ class TestEntering:
         assert "Did you mean 'orders'?" in refused.refusal
         assert Message.objects.get().topic == "orders"
 
-    def test_a_known_topic_costs_no_statement(self, declared: Any, django_assert_num_queries: Any) -> None:
-        publish("orders", 1)
-        with django_assert_num_queries(1):
-            publish("orders", 1)
-
 
 class TestDeadLetters:
     @pytest.mark.parametrize("entrance", ENTRANCES)

@@ -53,12 +53,6 @@ def test_a_dead_letter_topic_has_the_partitions_of_its_topic(settings: object) -
     assert topics.topic_info(LOG, "t_dlq").partitions == 5
 
 
-def test_a_known_dead_letter_topic_costs_no_statement(django_assert_num_queries) -> None:
-    topics.dead_letters(LOG, "t")
-    with django_assert_num_queries(0):
-        topics.dead_letters(LOG, "t")
-
-
 def test_a_topic_that_is_dropped_while_it_is_looked_up_is_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the INSERT, which finds its row, and the read of what is stored."""
     aside, dropped = topics.aside, []
