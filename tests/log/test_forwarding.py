@@ -437,6 +437,15 @@ def test_of_two_servers_that_take_over_one_does() -> None:
     assert not writer.take_over(LOG, seen)
 
 
+def test_more_than_one_statement_takes_are_moved_in_order() -> None:
+    numbers = list(range(1_001))
+    publish_many("t", [NewMessage(number, key="k") for number in numbers])
+    name(here())
+    while move_due(LOG):
+        pass
+    assert log() == numbers
+
+
 def test_numbers_of_forwarded_messages_fit_the_pages_of_the_admin(monkeypatch: pytest.MonkeyPatch) -> None:
     from sqlqueue.admin.pages import NUMBER
 
