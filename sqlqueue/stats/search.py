@@ -1,4 +1,4 @@
-"""Searches the log, newest first, a page at a time, by what has an index: topic, offset, id.
+"""Searches the log, newest first, a page at a time, by what has an index: topic, offset, id; and follows a topic.
 
 Keys have no index. All messages of a key are in one partition of each epoch, which is searched backwards in bounded
 steps.
@@ -7,29 +7,34 @@ steps.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
 from django.db import models
 from django.db.models.functions import Length
 
+from sqlqueue.core.epochs import numbers_of
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.outcomes import REPLAYED
+from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.log import Log
 from sqlqueue.log import layouts
 from sqlqueue.log.published_topic import TopicInfo
 from sqlqueue.log.topics import stored
-from sqlqueue.models import Message, Receipt
+from sqlqueue.models import Message, Receipt, Topic
 from sqlqueue.payloads.versions import content_type_of
 from sqlqueue.stats import sampling
 
 SCANNED_AT_ONCE = 5_000  # messages of a step
 STEPS = 4  # of one search
 HIGHEST = 2**63 - 1
+TAIL_AT_ONCE = 1_000
 
-# The newest of a range in one partition and priority. Index: (topic, partition, priority, offset), and nothing else.
+# The newest, and the oldest, of a range in one partition and priority. Index: (topic, partition, priority, offset), and
+# nothing else.
 NEWEST = 'SELECT %s, "offset" FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {descending} LIMIT %s'
+OLDEST = NEWEST.replace("{descending}", "{ascending}")
 # A step of the search for a key. Index: the same, and the messages by their primary key.
 KEYS = """
     SELECT %s, "offset", partition_key FROM sqlqueue_message{by_stream} WHERE {within} ORDER BY {descending} LIMIT %s
@@ -46,11 +51,16 @@ class KeySearch(NamedTuple):
 
 def newest(log: Log, topic: TopicInfo, most: int, low: int = 0, high: int = HIGHEST) -> list[int]:
     """Return the highest offsets of a topic that are above `low` and at or below `high`, highest first."""
-    bounds = log.dialect.range_values
     streams = product(layouts.numbers(log, topic.name), range(topic.priorities))
-    items = {stream: (*bounds(topic.name, *stream, low, high), most) for stream in streams}
-    found = [offset for _, (offset,) in sampling.each(log, NEWEST, items)]
-    return sorted(found, reverse=True)[:most]
+    return sorted(_offsets(log, NEWEST, topic.name, streams, low, high, most), reverse=True)[:most]
+
+
+def _offsets(
+    log: Log, text: str, topic: str, streams: Iterable[tuple[int, int]], low: int, high: int, most: int
+) -> list[int]:
+    """Return the offsets that NEWEST or OLDEST finds in each of these partitions and priorities."""
+    items = {stream: (*log.dialect.range_values(topic, *stream, low, high), most) for stream in streams}
+    return [offset for _, (offset,) in sampling.each(log, text, items)]
 
 
 def by_id(log: Log, topic: TopicInfo, id: str, most: int, key: str | None = None) -> list[int]:
@@ -131,3 +141,49 @@ def bodies(log: Log, model: type[models.Model], keys: list[Any]) -> dict[Any, Bo
     rows = model._default_manager.using(log.alias).filter(pk__in=keys).exclude(body=None)
     found = rows.annotate(size=Length("body")).values_list("pk", "headers", "size")
     return {key: Body(content_type_of(headers), size) for key, headers, size in found}
+
+
+class Tail:
+    """Reads a topic's messages above an offset in the order of their offsets, each exactly once.
+
+    It reads up to the horizon only, so that no message of a transaction that commits late is missed. It registers
+    nothing and locks nothing. partition: only of this one; key: only of the partitions that it belongs to, in each
+    epoch. Not thread-safe; not for use inside a transaction.
+    """
+
+    def __init__(
+        self, log: Log, topic: Topic, after: int, partition: int | None = None, key: str | None = None
+    ) -> None:
+        self.log, self.topic, self.after = log, topic.name, after
+        self._partition, self._key, self._priorities = partition, key, topic.priorities
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what is known of open publishing transactions: the connection to the database was lost."""
+        self._horizon = Horizon(self.log)
+        self._highest = 0
+
+    @property
+    def held_back(self) -> bool:
+        """Whether messages may be withheld until an open publishing transaction ends."""
+        return self._horizon.value < self._highest
+
+    def read(self) -> list[Message]:
+        """Return the next messages, at most 1,000; none if there is nothing new up to the horizon."""
+        self._highest = highest_offset(self.log)
+        horizon = self._horizon.probe(self._highest)
+        if horizon <= self.after:
+            return []
+        # After the probe: an epoch that begins later has nothing at or below the horizon.
+        streams = [(number, priority) for number in self._partitions() for priority in range(self._priorities)]
+        offsets = sorted(_offsets(self.log, OLDEST, self.topic, streams, self.after, horizon, TAIL_AT_ONCE))[
+            :TAIL_AT_ONCE
+        ]
+        self.after = offsets[-1] if len(offsets) == TAIL_AT_ONCE else horizon
+        return list(Message.objects.using(self.log.alias).filter(offset__in=offsets).order_by("offset"))
+
+    def _partitions(self) -> list[int]:
+        if self._partition is not None:
+            return [self._partition]
+        epochs = layouts.epochs(self.log, self.topic)
+        return numbers_of(epochs) if self._key is None else [epoch.partition_of(self._key) for epoch in epochs]

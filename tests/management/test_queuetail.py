@@ -13,9 +13,8 @@ from django.utils import timezone
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.log.groups import register
 from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset, PartitionLease, Topic
-from sqlqueue.stats import sampling
-from sqlqueue.stats import tail as tail_module
-from sqlqueue.stats.tail import Tail
+from sqlqueue.stats import sampling, search
+from sqlqueue.stats.search import Tail
 from tests.consuming import Consuming
 from tests.logs import LOG
 from tests.management.running import Said, run
@@ -95,8 +94,7 @@ def test_where(thirty: list[int], conditions: list[str], numbers: list[int]) -> 
 
 
 def test_it_reads_on_where_a_read_is_full(thirty: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, few in {"AT_ONCE": 7, "WATCH_SPAN": 20}.items():
-        monkeypatch.setattr(tail_module, name, few)
+    monkeypatch.setattr(search, "TAIL_AT_ONCE", 7)
     monkeypatch.setattr(sampling, "AT_ONCE", 1)
     tail = Tail(LOG, Topic.objects.get(name="orders"), 0)
     reads = [[message.offset for message in tail.read()] for _ in range(6)]

@@ -24,8 +24,8 @@ from sqlqueue.exceptions import HorizonUnknown
 from sqlqueue.log.groups import register
 from sqlqueue.models import ConsumerGroup, Message, Offset
 from sqlqueue.stats.replica import replicated_horizon
+from sqlqueue.stats.search import Tail
 from sqlqueue.stats.survey import survey
-from sqlqueue.stats.tail import Tail
 from tests.admin.operating import operation
 from tests.consuming import QUICK, Consuming
 from tests.factories import TopicFactory

@@ -16,9 +16,8 @@ from sqlqueue.operations.purge import preview
 from sqlqueue.stats import group_attention
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.findings import AWAY, EPOCH, Kind
-from sqlqueue.stats.search import by_key, newest
+from sqlqueue.stats.search import Tail, by_key, newest
 from sqlqueue.stats.survey import Survey, survey, survey_with_partitions
-from sqlqueue.stats.tail import Tail
 from tests import epochs
 from tests.logs import LOG
 from tests.progress import keys_of_partitions

@@ -26,7 +26,7 @@ from sqlqueue.management.message_lines import told
 from sqlqueue.management.positions import HELP, checked_partition, known_groups, known_topic, offset_above
 from sqlqueue.models import Message
 from sqlqueue.payloads.versions import content_type_of
-from sqlqueue.stats.tail import Tail
+from sqlqueue.stats.search import Tail
 
 LIMIT = arguments.whole(1, arguments.HIGHEST_OFFSET)
 NOTE_AFTER = 2.0  # seconds for which an open transaction may hold the tail back before the command says so
