@@ -1,14 +1,20 @@
-"""Writes one log line for each noteworthy event; its receivers are connected to the signals."""
+"""Writes one log line for each noteworthy event, by receivers of the signals; and formats lines as JSON."""
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import Any
+
+from django.dispatch import Signal
 
 from sqlqueue import signals
 from sqlqueue.core.logfmt import lines_below, logfmt
 
 logger = logging.getLogger("sqlqueue")
+STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "delivery"}
 
 
 def partitions_text(partitions: list[int]) -> str:
@@ -31,18 +37,6 @@ def _started(*, subscriber: str, subscriptions: list[tuple[str, str]], **_: Any)
     logger.info(logfmt("subscriber_started", subscriber=subscriber, subscriptions=group_topics))
 
 
-def _stopped(*, subscriber: str, **_: Any) -> None:
-    logger.info(logfmt("subscriber_stopped", subscriber=subscriber))
-
-
-def _acquired(*, partitions: list[int], **fields: Any) -> None:
-    logger.info(logfmt("lease_acquired", **_fields(fields), partitions=partitions_text(partitions)))
-
-
-def _released(*, partitions: list[int], **fields: Any) -> None:
-    logger.info(logfmt("lease_released", **_fields(fields), partitions=partitions_text(partitions)))
-
-
 def _lost(*, why: str, **fields: Any) -> None:
     logger.warning(logfmt("lease_lost", **_fields(fields), meaning=why))
 
@@ -54,41 +48,19 @@ def _failed(*, error: str, **fields: Any) -> None:
         logger.debug("%s\n%s", logfmt("delivery_traceback", **_fields(fields)), lines_below(error))
 
 
-def _dead(*, error: str, **fields: Any) -> None:
-    logger.error(logfmt("dead_lettered", **_fields(fields), error=_last_line(error)))
-
-
-def _died(**fields: Any) -> None:
-    logger.error(logfmt("process_died", **_fields(fields)))
-
-
-def _collected(**fields: Any) -> None:
-    logger.info(logfmt("messages_collected", **_fields(fields)))
-
-
-def _results_collected(**fields: Any) -> None:
-    logger.info(logfmt("results_collected", **_fields(fields)))
-
-
-def _away(**fields: Any) -> None:
-    logger.warning(logfmt("group_away", **_fields(fields), meaning="no process serves it, and collection waits for it"))
-
-
-def _refused(**fields: Any) -> None:
-    logger.error(logfmt("scheduled_message_refused", **_fields(fields)))
-
-
 def _ticked(*, schedule: str, topic: str, policy: str, count: int, missed: bool, **_: Any) -> None:
     if missed:
         logger.warning(logfmt("ticks_missed", schedule=schedule, topic=topic, policy=policy, published=count))
 
 
-def _tick_refused(**fields: Any) -> None:
-    logger.error(logfmt("tick_refused", **_fields(fields)))
+def _line(level: int, event: str, **own: Any) -> Callable[..., None]:
+    """Return a receiver that logs the fields of a signal. own: what becomes of some of them, by their names."""
 
+    def log(**fields: Any) -> None:
+        shown = {**_fields(fields), **{name: change(fields.get(name)) for name, change in own.items()}}
+        logger.log(level, logfmt(event, **shown))
 
-def _unreachable(*, error: Exception, **fields: Any) -> None:
-    logger.warning(logfmt("database_unreachable", **_fields(fields), error=error))
+    return log
 
 
 def _fields(fields: dict[str, Any]) -> dict[str, Any]:
@@ -96,31 +68,34 @@ def _fields(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in hidden}
 
 
-RECEIVERS = (
-    (signals.subscriber_started, _started),
-    (signals.subscriber_stopped, _stopped),
-    (signals.lease_acquired, _acquired),
-    (signals.lease_released, _released),
-    (signals.lease_lost, _lost),
-    (signals.delivery_failed, _failed),
-    (signals.dead_lettered, _dead),
-    (signals.process_died, _died),
-    (signals.messages_collected, _collected),
-    (signals.results_collected, _results_collected),
-    (signals.group_away, _away),
-    (signals.message_refused, _refused),
-    (signals.ticks_published, _ticked),
-    (signals.tick_refused, _tick_refused),
-    (signals.database_unreachable, _unreachable),
-)
+RECEIVERS: dict[Signal, Callable[..., None]] = {
+    signals.subscriber_started: _started,
+    signals.subscriber_stopped: _line(logging.INFO, "subscriber_stopped"),
+    signals.lease_acquired: _line(logging.INFO, "lease_acquired", partitions=partitions_text),
+    signals.lease_released: _line(logging.INFO, "lease_released", partitions=partitions_text),
+    signals.lease_lost: _lost,
+    signals.delivery_failed: _failed,
+    signals.dead_lettered: _line(logging.ERROR, "dead_lettered", error=_last_line),
+    signals.process_died: _line(logging.ERROR, "process_died"),
+    signals.messages_collected: _line(logging.INFO, "messages_collected"),
+    signals.results_collected: _line(logging.INFO, "results_collected"),
+    signals.group_away: _line(
+        logging.WARNING, "group_away", meaning=lambda _: "no process serves it, and collection waits for it"
+    ),
+    signals.message_refused: _line(logging.ERROR, "scheduled_message_refused"),
+    signals.ticks_published: _ticked,
+    signals.tick_refused: _line(logging.ERROR, "tick_refused"),
+    signals.database_unreachable: _line(logging.WARNING, "database_unreachable"),
+}
+UID = "sqlqueue.logs"  # of the receivers
 
 
 def connect() -> None:
     """Subscribe to the signals. The project's LOGGING, which has been applied by now, disables loggers that exist
     already unless it says otherwise, and in the supervisor's processes this one does."""
     logger.disabled = False
-    for signal, receiver in RECEIVERS:
-        signal.connect(receiver, weak=False, dispatch_uid=f"sqlqueue.logs.{receiver.__name__}")
+    for signal, receiver in RECEIVERS.items():
+        signal.connect(receiver, weak=False, dispatch_uid=UID)
 
 
 def show(verbosity: int) -> None:
@@ -132,3 +107,23 @@ def show(verbosity: int) -> None:
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s pid=%(process)d %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if verbosity > 1 else logging.INFO)
+
+
+class JSONLines(logging.Formatter):
+    """Formats a record as time (UTC), level, logger, process, message, exception, and the fields that filters
+    (DeliveryFilter) and `extra` have added, unless they are empty."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line."""
+        fields: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "process": record.process,
+            "message": record.getMessage(),
+        }
+        added = ((name, value) for name, value in vars(record).items() if name not in STANDARD_FIELDS)
+        fields.update((name, value) for name, value in added if value != "")
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=str)

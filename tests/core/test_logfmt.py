@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlqueue.core.logfmt import lines_below, logfmt
-from sqlqueue.monitoring.json_logs import JSONLines
+from sqlqueue.monitoring.logs import JSONLines
 
 logger = logging.getLogger("sqlqueue")
 

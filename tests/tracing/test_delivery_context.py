@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from sqlqueue import publish, subscribe
-from sqlqueue.monitoring.json_logs import JSONLines
+from sqlqueue.monitoring.logs import JSONLines
 from sqlqueue.tracing.delivery_context import DeliveryContext, DeliveryFilter
 from tests.consuming import Consuming
 
