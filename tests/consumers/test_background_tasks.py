@@ -23,7 +23,7 @@ from sqlqueue.core.effects import EffectWrite
 from sqlqueue.core.partition.ref import HeldLease, PartitionRef
 from sqlqueue.leases.release import Shown
 from sqlqueue.log.schedule import move_due
-from sqlqueue.management import diagnostics, doctor
+from sqlqueue.management import doctor
 from sqlqueue.models import (
     Activity,
     Duty,
@@ -228,7 +228,7 @@ def test_a_lost_lease_is_noticed_though_as_many_are_held_as_before(died: Consumi
 
 
 def failing() -> list[doctor.Diagnosis]:
-    examined = doctor.examine(diagnostics.Diagnostics(LOG, ()))
+    examined = doctor.examine(doctor.Diagnostics(LOG, ()))
     return [one for one in examined if one.about == "background tasks" and one.level == ERROR]
 
 

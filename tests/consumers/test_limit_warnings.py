@@ -11,8 +11,7 @@ from django.test import Client
 from sqlqueue import Delivery, NewMessage, Retry, publish_many
 from sqlqueue.core.partition import window
 from sqlqueue.database.log import Log
-from sqlqueue.management.diagnostics import Diagnostics
-from sqlqueue.management.doctor import Diagnosis, queue
+from sqlqueue.management.doctor import Diagnosis, Diagnostics, queue
 from sqlqueue.models import DeliveryState
 from sqlqueue.monitoring.responses import health
 from sqlqueue.stats.cached import recent_survey

@@ -15,8 +15,7 @@ from sqlqueue.database.server_checks import findings
 from sqlqueue.database.writer import GALERA, MULTI_PRIMARY, cluster_kind, identity
 from sqlqueue.leases import heartbeat
 from sqlqueue.management.commands.queuedoctor import _check_findings as check_findings
-from sqlqueue.management.diagnostics import Diagnostics
-from sqlqueue.management.doctor import examine
+from sqlqueue.management.doctor import Diagnostics, examine
 from sqlqueue.models import SubscriberHeartbeat
 from sqlqueue.monitoring.responses import health, status
 from sqlqueue.stats.cached import recent_survey

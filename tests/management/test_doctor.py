@@ -8,8 +8,7 @@ import pytest
 
 from sqlqueue.database.limits import ServerLimits
 from sqlqueue.management import doctor
-from sqlqueue.management.diagnostics import ClockSkew
-from sqlqueue.management.doctor import OK, Diagnosis, examine
+from sqlqueue.management.doctor import OK, ClockSkew, Diagnosis, examine
 from sqlqueue.stats.findings import ERROR, NOTE, WARNING
 from tests.documents import ROOT
 

@@ -18,7 +18,7 @@ from sqlqueue.core.partition.writes import MOST_AHEAD
 from sqlqueue.database.sequence import look
 from sqlqueue.log.groups import register
 from sqlqueue.log.schedule import move_due
-from sqlqueue.management import diagnostics
+from sqlqueue.management import doctor
 from sqlqueue.models import ConsumerGroup, Message, Offset, PublishGate, ScheduledMessage
 from sqlqueue.models.publish_gate import fill
 from sqlqueue.operations.topics import pause
@@ -167,7 +167,7 @@ def test_scheduled_messages_that_do_not_come(consuming: Consuming) -> None:
 
 def test_a_host_whose_clock_is_wrong(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     real = time.time
-    monkeypatch.setattr(diagnostics.time, "time", lambda: real() - 3600)
+    monkeypatch.setattr(doctor.time, "time", lambda: real() - 3600)
     [(level, text, _)] = findings()["clocks"]
     assert level == "warning"
     assert "behind the database's" in text

@@ -12,7 +12,7 @@ from factory import Iterator, Sequence
 from sqlqueue import Delivery, NewMessage, Reject, Retry, publish_many
 from sqlqueue.core.partition import window
 from sqlqueue.database.log import Log
-from sqlqueue.management import diagnostics, doctor
+from sqlqueue.management import doctor
 from sqlqueue.models import Activity, ConsumerGroup
 from sqlqueue.monitoring.shared_metrics import SharedMetrics
 from sqlqueue.operations import move
@@ -113,10 +113,9 @@ def test_everything_that_is_old_is_forgotten(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(("refused", "more"), [(2, False), (3, True)])
 def test_the_doctor_says_that_more_was_refused(monkeypatch: pytest.MonkeyPatch, refused: int, more: bool) -> None:
-    for module in (diagnostics, doctor):
-        monkeypatch.setattr(module, "MOST_REFUSALS", 2)
+    monkeypatch.setattr(doctor, "MOST_REFUSALS", 2)
     ScheduledMessageFactory.create_batch(refused, topic=Sequence("{}!".format), refused=True, refusal="no")
-    texts = [finding.text for finding in doctor.refusals(diagnostics.Diagnostics(Log.of(ALIAS), []))]
+    texts = [finding.text for finding in doctor.refusals(doctor.Diagnostics(Log.of(ALIAS), []))]
     assert len([text for text in texts if "was refused: no" in text]) == 2
     assert ("more were refused" in texts) == more
 

@@ -21,8 +21,7 @@ from sqlqueue.database.log import Log
 from sqlqueue.database.server_checks import describe
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
-from sqlqueue.management.diagnostics import Diagnostics
-from sqlqueue.management.doctor import OK, Diagnosis, examine
+from sqlqueue.management.doctor import OK, Diagnosis, Diagnostics, examine
 from sqlqueue.stats.findings import ERROR, NOTE, WARNING
 
 PROCESSES, THREADS = arguments.whole(1, arguments.MOST_PROCESSES), arguments.whole(1, MOST_THREADS)
