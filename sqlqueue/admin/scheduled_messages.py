@@ -23,7 +23,6 @@ from sqlqueue.admin.cells import StoredMomentField, code, editable, harmless, sh
 from sqlqueue.admin.lists import KeysetChangeList
 from sqlqueue.admin.operation import Done, OperatedAdmin, Operation, Text
 from sqlqueue.admin.pages import NUMBER
-from sqlqueue.core.keys import GROUP_LENGTH, ID_LENGTH, KEY_LENGTH, TOPIC_LENGTH
 from sqlqueue.models import ScheduledMessage
 from sqlqueue.operations.edit_scheduled import edit, run_now, withdraw
 from sqlqueue.operations.reschedule import Changed
@@ -89,8 +88,8 @@ def readable(text: str | None) -> str:
 class ExactText(forms.CharField):
     """A text field that strips nothing. Browsers rewrite line ends, so a difference in these alone is no change."""
 
-    def __init__(self, label: Any, length: int | None = None, **options: Any) -> None:
-        super().__init__(label=label, max_length=length, strip=False, **{"required": False, **options})
+    def __init__(self, label: Any, **options: Any) -> None:
+        super().__init__(label=label, strip=False, **{"required": False, **options})
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         """Tell whether more than line ends differs."""
@@ -109,11 +108,7 @@ class Correct(Operation):
     asks = several = False
 
     at = StoredMomentField(label=_("Due"), help_text=_("In this site's time zone; a time that is past: at once."))
-    topic = ExactText(_("Topic"), TOPIC_LENGTH, required=True)
-    key = ExactText(_("Key"), KEY_LENGTH)
-    id = ExactText(_("Id"), ID_LENGTH, help_text=_("Empty: a fresh one."))
     priority = forms.IntegerField(label=_("Priority"), help_text=_("Lower goes first."), min_value=0, max_value=99)
-    group = ExactText(_("For this group alone"), GROUP_LENGTH, help_text=_("Empty: for every group."))
     payload_json = ExactText(_("Payload"), required=True, widget=forms.Textarea({"rows": 12}))
     headers = ExactText(_("Headers"), help_text=_("A JSON object, or empty."), widget=forms.Textarea({"rows": 3}))
 
@@ -125,11 +120,7 @@ class Correct(Operation):
         due_at.stored = localtime(due) if is_aware(due) else due
         self.initial = {
             "at": due_at.stored,
-            "topic": row.topic,
-            "key": row.partition_key,
-            "id": row.message_id or "",
             "priority": row.priority,
-            "group": row.target_group,
             "payload_json": readable(row.payload_text),
             "headers": readable(row.headers_text),
         }

@@ -3,7 +3,7 @@ again. Nothing is read unless an app has registered an effect of messages with a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from itertools import product
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from sqlqueue.log import layouts
 from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset, ScheduledMessage, Topic
 
 AT_ONCE = 1_000
-HARMLESS: Final = frozenset({"priority", "due_at", "database"})  # the columns that make no other message of one
+HARMLESS: Final = frozenset({"priority", "due_at"})  # the columns that make no other message of one
 
 
 def replaced(log: Log, topic: str, group: str, headers: Any) -> None:
@@ -46,24 +46,14 @@ def scheduled_with_effect(rows: QuerySet[ScheduledMessage]) -> bool:
     return any(rows.filter(headers__has_key=effect.header).exists() for effect in with_header())
 
 
-def refuse_another_target(rows: QuerySet[ScheduledMessage]) -> None:
-    """Raise InvalidMessage if a scheduled message whose topic or group is edited has an effect, which is told of the
-    present ones."""
-    if scheduled_with_effect(rows):
+def refuse_edit(topic: str, changes: Collection[str]) -> None:
+    """Raise InvalidMessage for an edit of a scheduled message that is in an app's own topic: who may correct messages
+    may not choose what code runs. changes: the columns."""
+    if (owner := owner_of(topic)) is not None and not HARMLESS.issuperset(changes):
         raise InvalidMessage(
-            "what belongs to a batch keeps its topic and its group: cancel it, and publish another message there"
+            f"only their app publishes in topics that begin with {owner.topics!r}: of a message that waits there, the "
+            "time and the priority can be changed; take it back, and let the app publish another one"
         )
-
-
-def refuse_edit(topic: str, changes: Mapping[str, Any]) -> None:
-    """Raise InvalidMessage for an edit of a scheduled message that is in an app's own topic, or would be: who may
-    correct messages may not choose what code runs. changes: new values, by column."""
-    for name in (topic, str(changes.get("topic", ""))):
-        if (owner := owner_of(name)) is not None and not changes.keys() <= HARMLESS:
-            raise InvalidMessage(
-                f"only their app publishes in topics that begin with {owner.topics!r}: of a message that waits there, "
-                "the time and the priority can be changed; take it back, and let the app publish another one"
-            )
 
 
 def withdraw(log: Log, topic: str, group: str, offsets: Collection[int]) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from sqlqueue import ConfigurationError, InvalidMessage, publish
+from sqlqueue import InvalidMessage, publish
 from sqlqueue.log import notifier
 from sqlqueue.log.schedule import move_due
-from sqlqueue.models import Message, ScheduledMessage, Topic
+from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.operations import edit_scheduled as edit_module
 from sqlqueue.operations.edit_scheduled import edit, run_now, withdraw
 from sqlqueue.operations.reschedule import Changed
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def _topic(consuming: Consuming, settings: Any) -> None:
-    settings.SQLQUEUE = {**QUICK, "TOPICS": {"t": {"partitions": 2, "priorities": 3}, "u": {"partitions": 1}}}
+    settings.SQLQUEUE = {**QUICK, "TOPICS": {"t": {"partitions": 2, "priorities": 3}}}
 
 
 @pytest.fixture
@@ -58,24 +58,12 @@ def log() -> list[tuple[str, str, Any]]:
     return list(rows.values_list("topic", "partition_key", "payload"))
 
 
-def test_everything_about_it_can_be_changed() -> None:
+def test_what_can_be_changed() -> None:
     number = later({"a": 1}, key="k", headers={"h": 1})
     at = datetime(2031, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
-    edit(
-        LOG,
-        number,
-        topic="u",
-        key="ü",
-        id="new",
-        payload_json='{"b": [1]}',
-        headers={"x": "y"},
-        priority=0,
-        group="g",
-        at=at,
-    )
+    edit(LOG, number, payload_json='{"b": [1]}', headers={"x": "y"}, priority=0, at=at)
     row = ScheduledMessage.objects.get()
-    assert (row.pk, row.topic, row.partition_key, row.message_id) == (number, "u", "ü", "new")
-    assert (row.payload, row.headers, row.target_group, row.due_at) == ({"b": [1]}, {"x": "y"}, "g", at)
+    assert (row.pk, row.payload, row.headers, row.due_at) == (number, {"b": [1]}, {"x": "y"}, at)
 
 
 def test_what_is_not_named_stays() -> None:
@@ -107,16 +95,11 @@ def test_one_that_was_refused_enters_the_log_once_it_is_corrected() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"topic": "no name"}, "is not a name"),
-        ({"key": "k" * 256}, "256 characters"),
-        ({"id": "\0"}, "NUL"),
         ({"payload_json": "{"}, "payload is not JSON text"),
         ({"payload_json": "NaN"}, "payload is not JSON text"),
         ({"headers": ["x"]}, "headers must be a dict"),
         ({"priority": 3}, "priority 3 is not one of topic 't'"),
         ({"priority": -1}, "priority -1 is not one of topic 't'"),
-        ({"topic": "u", "priority": 1}, "priority 1 is not one of topic 'u'"),
-        ({"group": "no group!"}, "is not a name"),
         ({"at": datetime(2031, 1, 1)}, "aware datetime"),  # noqa: DTZ001
         ({"at": datetime(2200, 1, 1, tzinfo=timezone.utc)}, "ten years"),
     ],
@@ -129,13 +112,6 @@ def test_what_could_not_be_published_is_refused(changes: dict[str, Any], reason:
     with pytest.raises(SqlqueueError, match=reason):
         edit(LOG, number, **changes)
     assert ScheduledMessage.objects.values().get() == before
-
-
-def test_a_topic_that_is_mistyped_is_not_created_by_trying() -> None:
-    number = later()
-    with pytest.raises(ConfigurationError, match="topic 'another' is not declared"):
-        edit(LOG, number, topic="another")
-    assert set(Topic.objects.values_list("name", flat=True)) == {"t"}
 
 
 def test_no_message_is_changed_that_has_entered_the_log() -> None:
@@ -165,31 +141,6 @@ def test_an_edit_waits_for_a_move_and_then_comes_too_late() -> None:
             with pytest.raises(InvalidMessage, match="no longer scheduled"):
                 tried.result(60)
     assert log() == [("t", "", 1)]
-
-
-class TestIds:
-    """An id is published once, also by hand."""
-
-    def test_that_are_scheduled_are_taken(self) -> None:
-        later(id="x", key="k")
-        number = later(id="y", key="k")
-        with pytest.raises(InvalidMessage, match=r"another scheduled message .* has the id 'x'"):
-            edit(LOG, number, id="x")
-        edit(LOG, number, id="x", key="another key")
-        with pytest.raises(InvalidMessage, match=r"another scheduled message .* has the id 'x'"):
-            edit(LOG, number, key="k")
-
-    def test_that_are_in_the_log_are_taken(self) -> None:
-        offset = publish("t", 1, id="x", key="k").offset
-        number = later(id="y", key="k")
-        with pytest.raises(InvalidMessage, match=f"the message at offset {offset} .* has the id 'x'"):
-            edit(LOG, number, id="x")
-
-    def test_do_not_keep_anything_else_from_being_changed(self) -> None:
-        number = later(id="x", key="k")
-        publish("t", 1, id="x", key="k")
-        edit(LOG, number, payload_json="5")
-        assert ScheduledMessage.objects.get().payload == 5
 
 
 def test_what_is_made_due_is_moved_by_a_consumer_that_sleeps(consuming: Consuming, settings: Any) -> None:
@@ -274,10 +225,6 @@ TASK = {"task": "shop.tasks.run", "args": [], "kwargs": {}}
         {"payload_json": json.dumps(TASK)},
         {"payload_json": "{}"},
         {"headers": {"a": 1}},
-        {"key": "k"},
-        {"id": "x"},
-        {"topic": "t"},
-        {"group": "g"},
     ],
 )
 def test_no_edit_makes_another_task_of_a_message(changes: dict[str, Any], settings: Any) -> None:
@@ -288,10 +235,3 @@ def test_no_edit_makes_another_task_of_a_message(changes: dict[str, Any], settin
         edit(LOG, number, **changes)
     edit(LOG, number, at=datetime.now(timezone.utc))
     assert run_now(LOG, [number]).changed == 1
-
-
-def test_no_edit_makes_a_task_of_a_message_that_is_none() -> None:
-    number = later()
-    with pytest.raises(InvalidMessage, match="only their app publishes"):
-        edit(LOG, number, topic="tasks.default", payload_json=json.dumps(TASK))
-    assert ScheduledMessage.objects.get().topic == "t"
