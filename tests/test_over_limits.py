@@ -123,8 +123,8 @@ def test_partitions_are_taken_past_one_transaction(settings) -> None:
 def test_a_file_is_published_past_one_call(tmp_path: Path) -> None:
     count = 2 * queuepublish.AT_ONCE + 1
     file = tmp_path / "lines"
-    file.write_text("\n".join(json.dumps(number) for number in range(count)))
-    assert f"Published {count} messages" in run("queuepublish", "t", "--lines", file).out
+    file.write_text("\n".join(json.dumps({"payload": number}) for number in range(count)))
+    assert f"Published {count} messages" in run("queuepublish", "t", "--messages", file).out
     assert len(offsets()) == count
 
 

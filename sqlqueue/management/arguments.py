@@ -23,7 +23,7 @@ FOREVER = "forever"
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 SHOWN = 40  # characters of what is refused
 SURROGATE = re.compile("[\ud800-\udfff]")
-FILES = frozenset(("archive", "folder", "lines", "messages", "output", "paths"))  # their names are bytes
+FILES = frozenset(("archive", "folder", "messages", "output", "paths"))  # their names are bytes
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:

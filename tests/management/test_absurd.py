@@ -23,7 +23,7 @@ CASES = (
     "queuepublish t 1 --dry-run --key=?",
     "queuepublish t 1 --dry-run --id=?",
     "queuepublish t 1 --dry-run --header=a=?",
-    "queuepublish t --lines ?",
+    "queuepublish t --messages ?",
     "queuedlq list --topic=? --group=?",
     "queuedlq replay t --no-input --group=? --fingerprint=?",
     "queuedlq discard ? --no-input",

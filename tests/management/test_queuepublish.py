@@ -62,13 +62,13 @@ def test_a_file_says_when_each_is_due_and_what_it_replaces(consuming: Consuming)
     assert (row.payload, row.due_at.isoformat()) == (2, "2033-12-24T18:00:00+00:00")
 
 
-def test_a_payload_in_each_line(consuming: Consuming, tmp_path: Path) -> None:
+def test_a_message_in_each_line(consuming: Consuming, tmp_path: Path) -> None:
     file = tmp_path / "orders.jsonl"
-    file.write_text("\n".join(json.dumps({"n": number}) for number in range(2_500)) + "\n\n")
-    assert "2500 messages could be published" in run("queuepublish", "orders", "--lines", file, "--dry-run").out
+    file.write_text("\n".join(json.dumps({"payload": number, "key": "k"}) for number in range(2_500)) + "\n\n")
+    assert "2500 messages could be published" in run("queuepublish", "orders", "--messages", file, "--dry-run").out
     assert not Message.objects.exists()
-    assert run("queuepublish", "orders", "--lines", file, "--key", "k").out == "Published 2500 messages.\n"
-    assert [message.payload["n"] for message in Message.objects.order_by("offset")] == list(range(2_500))
+    assert run("queuepublish", "orders", "--messages", file).out == "Published 2500 messages.\n"
+    assert [message.payload for message in Message.objects.order_by("offset")] == list(range(2_500))
     assert set(Message.objects.values_list("partition_key", flat=True)) == {"k"}
 
 
@@ -91,14 +91,14 @@ REFUSED = pytest.mark.parametrize(
         (("1", "--header", "x"), "", "--header takes NAME=VALUE"),
         (("1", "--priority", "3"), "", "priority 3 is not one of topic"),
         (("1", "--delay", "-3"), "", "argument --delay: '-3' is not a number from 0 to 315,360,000"),
-        (("--lines", "/nowhere/at/all"), "", "/nowhere/at/all cannot be read"),
-        (("--lines", "-"), "1\n{\n", "line 2 is not JSON"),
+        (("--messages", "/nowhere/at/all"), "", "/nowhere/at/all cannot be read"),
+        (("--messages", "-"), '{"payload": 1}\n{\n', "line 2 is not JSON"),
         (("--messages", "-"), '{"payload": 1}\n2\n', "line 2 is not an object with a"),
         (("--messages", "-"), '{"body": null}\n', "line 1 is not an object with a"),
         (("--messages", "-"), '{"payload": 1, "keys": "a"}\n', "no member 'keys'. Did you mean 'key'?"),
         (("--messages", "-"), '{"payload": 1, "key": 5}\n', "key must be a string"),
-        (("--lines", "-", "--id", "x"), "1", "for a single message"),
-        (("--lines", "-", "--on-conflict", "replace"), "1", "for a single message"),
+        (("--messages", "-", "--id", "x"), "1", "leave the others out"),
+        (("--messages", "-", "--on-conflict", "replace"), "1", "leave the others out"),
         (("1", "--on-conflict", "replace"), "", "needs an id"),
         (("1", "--id", "x", "--on-conflict", "update"), "", "invalid choice"),
         (("1", "--at", "2033-12-24 18:00"), "", "argument --at: '2033-12-24 18:00' is not a time with a zone"),
@@ -111,7 +111,6 @@ REFUSED = pytest.mark.parametrize(
         (("--messages", "-"), '{"payload": 1, "id": "' + "i" * 256 + '"}', "id has 256 characters"),
         (("--messages", "-"), '{"payload": 1, "headers": [1]}', "headers must be"),
         (("--messages", "-"), '{"payload": 1, "priority": 1}', "priority 1 is not one of topic"),
-        (("--lines", "-", "--key", "k" * 256), "1", "key has 256 characters"),
         (("[" * 200_000 + "]" * 200_000,), "", "the payload is not JSON: maximum recursion depth"),
     ],
 )
@@ -143,8 +142,8 @@ def test_a_dry_run_makes_no_topic_and_knows_the_options_of_one(consuming: Consum
 
 
 def test_it_is_told_how_far_a_file_was_published(consuming: Consuming) -> None:
-    lines = "\n".join(["1"] * 1_500 + ["nonsense"])
-    refused = run("queuepublish", "orders", "--lines", "-", stdin=lines)
+    lines = "\n".join(['{"payload": 1}'] * 1_500 + ["nonsense"])
+    refused = run("queuepublish", "orders", "--messages", "-", stdin=lines)
     assert refused.code == 1
     assert "line 1501 is not JSON" in refused.err
     assert "The first 1000 messages are published." in refused.err

@@ -23,7 +23,7 @@ AT_ONCE = 1_000
 STDIN = "-"
 # Options that are publish's own.
 NAMED = ("key", "id", "priority", "delay", "at", "on_conflict", "expires", "content_type", "unique_for")
-OF_ONE = ("payload", "id", "delay", "at", "on_conflict", "expires", "file", "content_type", "unique_for")
+OF_ONE = ("payload", *NAMED, "header", "file")
 
 
 class Command(QueueCommand):
@@ -63,20 +63,18 @@ class Command(QueueCommand):
             "--file", metavar="FILE", help="the payload is these bytes, and no JSON (- is standard input)"
         )
         parser.add_argument("--content-type", metavar="TYPE", help="of these bytes")
-        files = parser.add_mutually_exclusive_group()
-        files.add_argument("--lines", metavar="FILE", help="a payload in each line (- is standard input)")
-        files.add_argument(
+        parser.add_argument(
             "--messages",
             metavar="FILE",
-            help='an object in each line: {"payload": …}, or "body" and "content_type" for bytes in base64; optionally '
-            f"with {', '.join(message_lines.PARTS[3:])}",
+            help='an object in each line (- is standard input): {"payload": …}, or "body" and "content_type" for bytes '
+            f"in base64; optionally with {', '.join(message_lines.PARTS[3:])}",
         )
         parser.add_argument("--dry-run", action="store_true", help="check everything, publish nothing")
         parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Publish one message or a file. Raises CommandError and InvalidMessage."""
-        if options["lines"] or options["messages"]:
+        if options["messages"]:
             self._publish_file(options)
         else:
             self._publish_one(options)
@@ -117,21 +115,18 @@ class Command(QueueCommand):
             raise CommandError(f"{name} cannot be read: {error.strerror}") from error
 
     def _publish_file(self, options: dict[str, Any]) -> None:
-        if any(options[name] is not None for name in OF_ONE):
-            raise CommandError(
-                "a payload, --id, --delay, --at, --on-conflict, --expires, --file, --content-type and --unique-for are "
-                "for a single message, not for a file of them"
-            )
-        name = options["lines"] or options["messages"]
-        messages = self._messages(name, options["topic"]) if options["messages"] else self._payloads(name, options)
+        if any(options[name] for name in OF_ONE):
+            raise CommandError("with --messages the file says all of each message: leave the others out")
+        name, topic = options["messages"], options["topic"]
+        messages = (message_lines.read(number, message, topic) for number, message in _json_lines(name))
         read = created = updated = 0
         with self.progress("publish") as progress:
             try:
                 while some := list(islice(messages, AT_ONCE)):
                     if options["dry_run"]:
-                        check(options["topic"], some)
+                        check(topic, some)
                     else:
-                        published = publish_many(options["topic"], some)
+                        published = publish_many(topic, some)
                         created, updated = created + published.created, updated + published.updated
                     read += len(some)
                     progress.reach(read)
@@ -146,15 +141,6 @@ class Command(QueueCommand):
             counts = {"scheduled ones replaced": updated, "were there already": read - created - updated}
             also = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
             self.say(f"Published {created} messages{f' ({also})' if also else ''}.", done=True)
-
-    def _payloads(self, name: str, options: dict[str, Any]) -> Iterator[NewMessage]:
-        headers = _headers(options["header"])
-        for _, payload in _json_lines(name):
-            yield NewMessage(payload, key=options["key"], headers=headers, priority=options["priority"])
-
-    def _messages(self, name: str, topic: str) -> Iterator[NewMessage]:
-        for number, message in _json_lines(name):
-            yield message_lines.read(number, message, topic)
 
 
 def _json_lines(name: str) -> Iterator[tuple[int, Any]]:
