@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -13,9 +14,11 @@ from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text
 from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.log import Log, home_log
-from sqlqueue.exceptions import InvalidMessage
+from sqlqueue.database.transactions import in_test_case
+from sqlqueue.exceptions import ConfigurationError, InvalidMessage, seconds
 from sqlqueue.log import progress, relay
 from sqlqueue.log.placement import any_log, first_found
+from sqlqueue.log.settle_notices import SettleWatch
 from sqlqueue.log.topics import require_declared
 from sqlqueue.models import ConsumerGroup, Message, Receipt, Result, ScheduledMessage
 from sqlqueue.models.topic import TOPIC_COLUMN
@@ -31,7 +34,6 @@ from sqlqueue.stats.group_status import (
     settled_as,
     statuses_in,
 )
-from sqlqueue.stats.waiting import until_finished
 from sqlqueue.twins import async_twin, refuse_in_async
 
 MOST_FOLLOWED = 10  # replays of one message, each of the one before it
@@ -74,13 +76,28 @@ class MessageStatus:
         Raises TimeoutError; ConfigurationError inside a transaction of the queue's database, which would wait for
         itself; and Django's SynchronousOnlyOperation on an event loop.
         """
-        finished = until_finished(self._log, self, MessageStatus._fresh, timeout)
-        if finished is None:
-            raise TimeoutError(
-                f"message {self.id!r} of topic {self.topic!r} is not settled in every group after {timeout} (seconds): "
-                f"see get_status({self.topic!r}, id={self.id!r}, key={self.key!r})"
-            )
-        return finished
+        refuse_in_async("wait", "await sync_to_async(status.wait)(timeout=…)")
+        end = time.monotonic() + seconds(timeout, "timeout")
+        status = self._fresh()
+        if status.finished:
+            return status
+        _refuse_transaction(self._log)
+        pause: float = settings.POLL_INTERVAL
+        with SettleWatch(self._log, self.topic) as watch:
+            while True:
+                if status.offset is not None:
+                    watch.ask(status.offset)  # before the read, which shows what was settled until now
+                status = status._fresh()
+                if status.finished:
+                    return status
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(
+                        f"message {self.id!r} of topic {self.topic!r} is not settled in every group after {timeout} "
+                        f"(seconds): see get_status({self.topic!r}, id={self.id!r}, key={self.key!r})"
+                    )
+                watch.wait(min(pause, left))
+                pause = min(2 * pause, settings.IDLE_POLL_INTERVAL)
 
     def _fresh(self) -> MessageStatus:
         """Return its present status. One that was in the log and is unknown now has been collected, so every group is
@@ -89,6 +106,17 @@ class MessageStatus:
         if fresh is not None or self.offset is None:
             return fresh or replace(self, groups={})
         return replace(self, groups=_after_collection(self._log, self))
+
+
+def _refuse_transaction(log: Log) -> None:
+    connection = log.connection
+    if in_test_case(connection):
+        raise ConfigurationError("in a TestCase nothing is delivered by itself: call sqlqueue.testing.drain() first")
+    if connection.in_atomic_block or not connection.get_autocommit():
+        raise ConfigurationError(
+            "wait() inside a transaction would wait for ever for what this has published, and hold its locks meanwhile:"
+            " call it after the commit (and outside of ATOMIC_REQUESTS)"
+        )
 
 
 def get_status(topic: str, *, id: str, key: str = "") -> MessageStatus | None:
