@@ -22,24 +22,22 @@ def alter(command: QueueCommand, topic: str, options: dict[str, Any]) -> None:
     """Change a topic's partitions, or carry on a change that was interrupted."""
     log, partitions = command.log, options["partitions"]
     change = under_way(log)
-    carried_on = change is not None and not change.going and not options["dry_run"]
-    if carried_on:
-        _carry_on(command)  # all keys have gone over, and not all publishers know that
-        change = None
-    begun = change is not None and change.going and (change.topic, change.later.partitions) == (topic, partitions)
-    before = change.earlier.partitions if begun and change is not None else layouts.epochs(log, topic)[-1].partitions
-    if before == partitions and not begun:
-        if not (carried_on or command.on_several):
-            raise CommandError(f"topic {topic!r} has {partitions} partitions already")
-        command.say(f"Topic {topic!r} has {partitions} partitions already.")
-        return
-    _explain(command, topic, before, partitions)
-    if begun and not options["dry_run"]:
+    question = ""
+    if change is not None and (change.topic, change.later.partitions) == (topic, partitions):
         command.say("It was begun before, and is carried on.")
-    elif command.proceed(options, f"Change topic {topic!r} to {partitions} partitions?"):
-        repartition.begin(log, topic, partitions)
     else:
+        before = layouts.epochs(log, topic)[-1].partitions
+        if before == partitions and command.on_several:
+            command.say(f"Topic {topic!r} has {partitions} partitions already.")
+            return
+        if before == partitions:
+            raise CommandError(f"topic {topic!r} has {partitions} partitions already")
+        _explain(command, topic, before, partitions)
+        question = f"Change topic {topic!r} to {partitions} partitions?"
+    if not command.proceed(options, question):
         return
+    if question:
+        repartition.begin(log, topic, partitions)
     _carry_on(command)
     command.done(
         f"Topic {topic!r} has {partitions} partitions. Each group begins them when it has settled what is in the former"
