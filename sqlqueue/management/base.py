@@ -27,7 +27,7 @@ from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.management import terminal
 from sqlqueue.management.arguments import refuse_broken_texts
-from sqlqueue.management.databases import chosen
+from sqlqueue.management.positions import chosen
 from sqlqueue.stats.replica import missing_tables, newest_heartbeat
 from sqlqueue.stats.texts import duration
 

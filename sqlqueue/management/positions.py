@@ -1,19 +1,24 @@
-"""Offset expressions of the commands: an offset, a time, how long ago, `earliest` or `latest`."""
+"""What the arguments of commands name: offsets (a number, a time, how long ago, `earliest`, `latest`), topics, groups,
+and databases."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
+from django.core.management.base import CommandError
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, make_aware
 
+from sqlqueue.conf import settings
 from sqlqueue.core.bounds import CENTURY
 from sqlqueue.core.epochs import numbers_of
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.database import clock
 from sqlqueue.database.horizon import highest_offset
-from sqlqueue.database.log import Log
+from sqlqueue.database.log import Log, all_logs, home_log, logs_of
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import layouts
 from sqlqueue.log.groups import EARLIEST, LATEST
@@ -93,3 +98,33 @@ def checked_partition(log: Log, topic: Topic, partition: int | None) -> int | No
         ranges = ", ".join(f"{epoch.numbers[0]} to {epoch.numbers[-1]}" for epoch in epochs)
         raise ConfigurationError(f"topic {topic.name!r} has the partitions {ranges}, not {partition}")
     return partition
+
+
+def chosen(options: dict[str, Any], every: Collection[str], home: Collection[str]) -> list[Log]:
+    """Return the logs that a command works on: the one that --database names; else those of its
+    topic, if the operation may be done on several. every, home: the operations ("": a command without operations) that
+    are done on all of them, or on DATABASE.
+
+    Raises CommandError for a database without a log, and if one has to be named.
+    """
+    name, operation = options.get("database"), options.get("operation") or ""
+    if name is not None:
+        if name not in settings.aliases:
+            hint = did_you_mean(name, settings.aliases)
+            raise CommandError(f"--database {name}: neither DATABASE nor a topic's 'databases' name it.{hint}")
+        return [Log.of(name)]
+    if not settings.several or operation in home or options.get("id") is not None:  # where a message is is looked for
+        return [home_log()]
+    topic = options.get("topic")
+    logs = logs_of(topic) if isinstance(topic, str) and topic else all_logs()
+    if len(logs) == 1 or operation in every:
+        return list(logs)
+    raise CommandError(f"say on which database with --database: {', '.join(log.alias for log in logs)}")
+
+
+def has_nothing_of(log: Log, topic: str, reading: Log | None = None) -> bool:
+    """Tell whether a topic is on this database, and has no row there, for nothing of it has come to it yet. reading:
+    the log to look with, if it is another."""
+    if not settings.several or log not in logs_of(topic):
+        return False
+    return not Topic.objects.using((reading or log).alias).filter(name=topic).exists()

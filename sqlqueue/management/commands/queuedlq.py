@@ -10,8 +10,7 @@ from django.core.management.base import CommandError
 from sqlqueue.core.bounds import LEAST_RATE, MOST_RATE
 from sqlqueue.management import arguments, requests
 from sqlqueue.management.base import QueueCommand
-from sqlqueue.management.databases import has_nothing_of
-from sqlqueue.management.positions import known_topic
+from sqlqueue.management.positions import has_nothing_of, known_topic
 from sqlqueue.operations.replay import DeadLetterSelection, discard
 from sqlqueue.operations.replay_requests import request_replay
 from sqlqueue.stats.dead_letters import FailureKind, failures, topics_with_dead_letters

@@ -7,8 +7,7 @@ from typing import Any
 
 from sqlqueue.log.topics import topic_info
 from sqlqueue.management.base import QueueCommand
-from sqlqueue.management.databases import has_nothing_of
-from sqlqueue.management.positions import known_groups, known_topic
+from sqlqueue.management.positions import has_nothing_of, known_groups, known_topic
 from sqlqueue.operations.topics import pause
 
 

@@ -21,8 +21,7 @@ from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, dif
 from sqlqueue.log.topics import existing, topic_info
 from sqlqueue.management import arguments, repartition
 from sqlqueue.management.base import QueueCommand
-from sqlqueue.management.databases import has_nothing_of
-from sqlqueue.management.positions import known_topic
+from sqlqueue.management.positions import has_nothing_of, known_topic
 from sqlqueue.models import Topic
 from sqlqueue.operations.drop import DropPreview, drop, preview_drop
 from sqlqueue.operations.purge import preview

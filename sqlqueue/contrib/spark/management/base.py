@@ -21,7 +21,7 @@ from sqlqueue.exceptions import ConfigurationError, HorizonUnknown, LeaseLost, S
 from sqlqueue.log.topics import existing
 from sqlqueue.management.arguments import refuse_broken_texts
 from sqlqueue.management.base import migrate_first
-from sqlqueue.management.databases import chosen
+from sqlqueue.management.positions import chosen
 from sqlqueue.models import Message, Topic
 
 if TYPE_CHECKING:
