@@ -53,12 +53,12 @@ def _ticked(*, schedule: str, topic: str, policy: str, count: int, missed: bool,
         logger.warning(logfmt("ticks_missed", schedule=schedule, topic=topic, policy=policy, published=count))
 
 
-def _line(level: int, event: str, **own: Any) -> Callable[..., None]:
+def _line(write: Callable[[str], None], event: str, **own: Any) -> Callable[..., None]:
     """Return a receiver that logs the fields of a signal. own: what becomes of some of them, by their names."""
 
     def log(**fields: Any) -> None:
         shown = {**_fields(fields), **{name: change(fields.get(name)) for name, change in own.items()}}
-        logger.log(level, logfmt(event, **shown))
+        write(logfmt(event, **shown))
 
     return log
 
@@ -70,22 +70,22 @@ def _fields(fields: dict[str, Any]) -> dict[str, Any]:
 
 RECEIVERS: dict[Signal, Callable[..., None]] = {
     signals.subscriber_started: _started,
-    signals.subscriber_stopped: _line(logging.INFO, "subscriber_stopped"),
-    signals.lease_acquired: _line(logging.INFO, "lease_acquired", partitions=partitions_text),
-    signals.lease_released: _line(logging.INFO, "lease_released", partitions=partitions_text),
+    signals.subscriber_stopped: _line(logger.info, "subscriber_stopped"),
+    signals.lease_acquired: _line(logger.info, "lease_acquired", partitions=partitions_text),
+    signals.lease_released: _line(logger.info, "lease_released", partitions=partitions_text),
     signals.lease_lost: _lost,
     signals.delivery_failed: _failed,
-    signals.dead_lettered: _line(logging.ERROR, "dead_lettered", error=_last_line),
-    signals.process_died: _line(logging.ERROR, "process_died"),
-    signals.messages_collected: _line(logging.INFO, "messages_collected"),
-    signals.results_collected: _line(logging.INFO, "results_collected"),
+    signals.dead_lettered: _line(logger.error, "dead_lettered", error=_last_line),
+    signals.process_died: _line(logger.error, "process_died"),
+    signals.messages_collected: _line(logger.info, "messages_collected"),
+    signals.results_collected: _line(logger.info, "results_collected"),
     signals.group_away: _line(
-        logging.WARNING, "group_away", meaning=lambda _: "no process serves it, and collection waits for it"
+        logger.warning, "group_away", meaning=lambda _: "no process serves it, and collection waits for it"
     ),
-    signals.message_refused: _line(logging.ERROR, "scheduled_message_refused"),
+    signals.message_refused: _line(logger.error, "scheduled_message_refused"),
     signals.ticks_published: _ticked,
-    signals.tick_refused: _line(logging.ERROR, "tick_refused"),
-    signals.database_unreachable: _line(logging.WARNING, "database_unreachable"),
+    signals.tick_refused: _line(logger.error, "tick_refused"),
+    signals.database_unreachable: _line(logger.warning, "database_unreachable"),
 }
 UID = "sqlqueue.logs"  # of the receivers
 

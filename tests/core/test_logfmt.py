@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlqueue.core.logfmt import lines_below, logfmt
+from sqlqueue.monitoring import logs
 from sqlqueue.monitoring.logs import JSONLines
 
 logger = logging.getLogger("sqlqueue")
@@ -79,6 +80,10 @@ def events() -> dict[str, set[str]]:
         for said in lines_of(call):
             assert isinstance(call.func, ast.Attribute)
             found.setdefault(ast.literal_eval(said.args[0]), set()).add(call.func.attr)
+    for node in ast.walk(ast.parse(Path(logs.__file__).read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "_line":
+            write, event = node.args
+            found.setdefault(ast.literal_eval(event), set()).add(ast.unparse(write).removeprefix("logger."))
     return found
 
 
