@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sqlqueue.log.publish import apublish, apublish_many, publish, publish_many, publish_on_commit
     from sqlqueue.log.published import Published, PublishedMany
     from sqlqueue.log.scheduled import Scheduled, acancel, aget_scheduled, cancel, cancel_all, get_scheduled
-    from sqlqueue.operations.acknowledge import acknowledge
+    from sqlqueue.operations.messages import acknowledge
     from sqlqueue.operations.replay import discard, replay
     from sqlqueue.stats.group_status import GroupStatus
     from sqlqueue.stats.message_status import MessageStatus, aget_status, get_status
@@ -66,7 +66,7 @@ _MODULES = {
     "SqlqueueError": "sqlqueue.exceptions",
     "acall": "sqlqueue.log.calls",
     "acancel": "sqlqueue.log.scheduled",
-    "acknowledge": "sqlqueue.operations.acknowledge",
+    "acknowledge": "sqlqueue.operations.messages",
     "aget_scheduled": "sqlqueue.log.scheduled",
     "aget_status": "sqlqueue.stats.message_status",
     "apublish": "sqlqueue.log.publish",

@@ -15,10 +15,10 @@ from sqlqueue.admin.operation import Done, Operation, Text
 from sqlqueue.core.bounds import MOST_ATTEMPTS
 from sqlqueue.exceptions import LONGEST_DELAY
 from sqlqueue.models import ConsumerGroup, Topic
-from sqlqueue.operations.delete import Deleted, delete, unsettled
-from sqlqueue.operations.purge import deletable_topic
+from sqlqueue.operations.messages import Deleted, delete, unsettled
 from sqlqueue.operations.republish import republish
 from sqlqueue.operations.reschedule import Changed, acknowledge, reprioritize, reschedule
+from sqlqueue.operations.topics import deletable_topic
 
 
 class MessageOperation(Operation):

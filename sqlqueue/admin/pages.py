@@ -22,7 +22,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import storable
 from sqlqueue.database.log import Log, home_log, reading_log
 from sqlqueue.log.placement import known_log
-from sqlqueue.stats.replica import newest_heartbeat
+from sqlqueue.stats.processes import newest_heartbeat
 from sqlqueue.stats.texts import duration
 
 NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)  # an integer key in a request

@@ -13,8 +13,7 @@ from sqlqueue.admin.cells import code, tag
 from sqlqueue.admin.lists import KeysetChangeList
 from sqlqueue.admin.operation import Done, OperatedAdmin, Operation, Pause, Resume
 from sqlqueue.models import PeriodicSchedule
-from sqlqueue.operations.periodic import pause, resume, run_now
-from sqlqueue.stats.periodic import schedules, upcoming
+from sqlqueue.operations.periodic import pause, resume, run_now, schedules, upcoming
 from sqlqueue.stats.texts import moment
 
 DAYS_SHOWN = 7

@@ -24,8 +24,7 @@ from sqlqueue.core.settings import ACKED, HISTORIES
 from sqlqueue.log.seek import offset_before
 from sqlqueue.log.topic_options import CHANGEABLE, differences, override
 from sqlqueue.models import Topic
-from sqlqueue.operations.purge import delete_purged, preview, purge
-from sqlqueue.operations.topics import pause, resume
+from sqlqueue.operations.topics import delete_purged, pause, preview, purge, resume
 from sqlqueue.stats.changes import change_advice, change_text, progress_text
 from sqlqueue.stats.survey import survey
 from sqlqueue.stats.texts import duration, moment

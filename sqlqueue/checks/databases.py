@@ -35,7 +35,7 @@ from sqlqueue.database.tables import (
 )
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.models import SubscriberHeartbeat
-from sqlqueue.stats.replica import missing_tables
+from sqlqueue.stats.processes import missing_tables
 
 POOL = "sqlqueue.E049"
 POOL_MIN_SIZE = 4  # psycopg_pool's default, and without max_size the most connections

@@ -28,7 +28,7 @@ from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.management import terminal
 from sqlqueue.management.arguments import refuse_broken_texts
 from sqlqueue.management.positions import chosen
-from sqlqueue.stats.replica import missing_tables, newest_heartbeat
+from sqlqueue.stats.processes import missing_tables, newest_heartbeat
 from sqlqueue.stats.texts import duration
 
 # Exit codes besides 0 (done), 1 (refused or failed, with the reason on standard error) and 2 (wrong arguments).

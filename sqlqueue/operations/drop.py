@@ -40,7 +40,7 @@ from sqlqueue.models import (
     dead_letter_topic,
 )
 from sqlqueue.operations.move import HORIZON_TIMEOUT
-from sqlqueue.operations.purge import preview
+from sqlqueue.operations.topics import preview
 
 DELETED_AT_ONCE: Final = 500  # rows
 

@@ -66,7 +66,7 @@ class MovePreview(NamedTuple):
 def preview(log: Log, group: str, topic: str, target: int, partition: int | None = None) -> MovePreview:
     """Count what move() would do; change nothing.
 
-    Exact up to sampling.EXACT messages on each side of the group's positions, beyond that estimated. A few statements
+    Exact up to counting.EXACT messages on each side of the group's positions, beyond that estimated. A few statements
     for every 60 partitions and priorities. Messages for another target group count, too.
     """
     highest = highest_offset(log)

@@ -1,4 +1,4 @@
-"""Counts the messages of ranges of offsets: of each group all of them up to a bound, and beyond that by windows."""
+"""Counts what a survey reads, within bounds: messages of ranges of offsets exactly up to one, beyond it by windows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,40 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sqlqueue.database.log import Log
-from sqlqueue.stats import sampling
+
+T = TypeVar("T")
+
+SAMPLE = 200  # messages counted at the beginning of a backlog, or of a window over it
+EXACT = 100_000  # messages that are counted of each group; beyond that a survey estimates
+EXACT_OF_ALL = 1_000_000  # messages that are counted of all groups together: each has the same share
+WINDOWS, LEAST_WINDOWS = 400, 20  # over all that is estimated, and over each of many groups
+PARTS, ROUNDS = 4, 5  # into which a window of which too much was not seen is divided, and how often that is done
+PROBED, MOST_PROBED = 2, 10  # times SAMPLE: how many messages a probe of the rest is to have, and may have
+CLOSE = 0.05  # of what was seen: how much may be unseen
+MOST_ROWS = 10_000  # to which delivery states and ranges of a group, dead letters of a topic, scheduled messages count
+AT_ONCE = 240  # SELECTs in one statement; SQLite takes 500
+
+
+def chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield the items, at most AT_ONCE of them at a time."""
+    for start in range(0, len(items), AT_ONCE):
+        yield items[start : start + AT_ONCE]
+
+
+def each(log: Log, text: str, items: Mapping[T, Sequence[object]]) -> Iterator[tuple[T, Sequence[Any]]]:
+    """Run a SELECT for each item, up to AT_ONCE of them in one statement; yield an item with each row.
+
+    text: selects a number of its own first, which is not yielded. items: the other values of each item's SELECT.
+    """
+    branch = log.dialect.branch.format(text.strip())
+    for some in chunks(list(items)):
+        values = [value for number, item in enumerate(some) for value in (number, *items[item])]
+        for number, *row in log.execute(" UNION ALL ".join([branch] * len(some)), values).fetchall():
+            yield some[number], row
+
 
 # Index of both: (topic, partition, priority, offset).
 FIRST = """
@@ -57,7 +87,7 @@ class Count(NamedTuple):
 
 
 def count(log: Log, ranges: Sequence[Range]) -> list[Count]:
-    """Return the count of each range: exact if all of its group have no more than sampling.EXACT messages together,
+    """Return the count of each range: exact if all of its group have no more than EXACT messages together,
     beyond that an estimate.
 
     Reads at most, of each group, which no other one takes anything from, EXACT messages, or its share of EXACT_OF_ALL;
@@ -67,8 +97,8 @@ def count(log: Log, ranges: Sequence[Range]) -> list[Count]:
     """
     messages, firsts = [0] * len(ranges), [0] * len(ranges)
     rest = {index: one for index, one in enumerate(ranges) if one.low < one.high}
-    budgets = {one.group: sampling.EXACT for one in ranges}
-    of_all = sampling.EXACT_OF_ALL
+    budgets = {one.group: EXACT for one in ranges}
+    of_all = EXACT_OF_ALL
     # Each round gives every range of a group the same share, and the next one has what was left over. It asks for one
     # message more than the share: a range that has it is longer.
     while shares := _shares(rest, budgets, of_all):
@@ -86,7 +116,7 @@ def count(log: Log, ranges: Sequence[Range]) -> list[Count]:
     together: dict[tuple[str, str], list[int]] = defaultdict(list)
     for index, one in rest.items():
         together[one.group].append(index)
-    windows = max(sampling.WINDOWS // max(1, len(together)), sampling.LEAST_WINDOWS)
+    windows = max(WINDOWS // max(1, len(together)), LEAST_WINDOWS)
     for indexes in together.values():
         for index, more in zip(indexes, _estimates(log, [rest[index] for index in indexes], windows)):
             messages[index] += more
@@ -123,18 +153,18 @@ def _estimates(log: Log, ranges: Sequence[Range], number: int) -> list[int]:
     ]
     totals = [0.0] * len(ranges)
     unseen: list[Unseen] = []
-    for left in reversed(range(sampling.ROUNDS)):
-        found = _read(log, FIRST, [window for _, window in windows], sampling.SAMPLE)
+    for left in reversed(range(ROUNDS)):
+        found = _read(log, FIRST, [window for _, window in windows], SAMPLE)
         for (index, window), (messages, _, upto) in zip(windows, found):
             totals[index] += messages
-            if messages == sampling.SAMPLE and upto < window.high:
+            if messages == SAMPLE and upto < window.high:
                 more = messages / (upto - window.low) * (window.high - upto)
                 unseen.append(Unseen(more, index, window._replace(low=upto)))
-        if not left or sum(one.messages for one in unseen) <= sampling.CLOSE * sum(totals):
+        if not left or sum(one.messages for one in unseen) <= CLOSE * sum(totals):
             break
         unseen.sort(reverse=True)
-        most = number // sampling.PARTS
-        windows = [(one.of, part) for one in unseen[:most] for part in one.rest.divided(sampling.PARTS)]
+        most = number // PARTS
+        windows = [(one.of, part) for one in unseen[:most] for part in one.rest.divided(PARTS)]
         del unseen[:most]
     for index, more in _probed(log, unseen, number):
         totals[index] += more
@@ -154,13 +184,13 @@ def _probed(log: Log, unseen: Sequence[Unseen], number: int) -> Iterator[tuple[i
     at = random.random() * each
     for messages, index, rest in unseen:
         span, past = rest.high - rest.low, past + messages
-        width = max(1, min(span, round(span * sampling.PROBED * sampling.SAMPLE / messages)))
+        width = max(1, min(span, round(span * PROBED * SAMPLE / messages)))
         while at < past:
             first = rest.low - width + random.randrange(span + width)
             probes.append((index, rest._replace(low=max(rest.low, first), high=min(rest.high, first + width))))
             expected.append(messages * width / (span + width))
             at += each
-    most = sampling.MOST_PROBED * sampling.SAMPLE
+    most = MOST_PROBED * SAMPLE
     found = _read(log, FIRST, [part for _, part in probes], most)
     for (index, _), (messages, _, _), wanted in zip(probes, found, expected):
         yield index, each * messages / wanted
@@ -171,5 +201,5 @@ def _read(log: Log, text: str, ranges: Sequence[Range], *most: int) -> list[tupl
     those, 0 without any."""
     bounds = log.dialect.range_values
     items = {index: (*bounds(*one[:5]), most[index % len(most)]) for index, one in enumerate(ranges)}
-    found = {index: tuple(int(value or 0) for value in row) for index, row in sampling.each(log, text, items)}
+    found = {index: tuple(int(value or 0) for value in row) for index, row in each(log, text, items)}
     return [found.get(index, (0, 0, 0)) for index in items]  # type: ignore[misc]

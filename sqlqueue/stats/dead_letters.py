@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.log import Log
 from sqlqueue.models import Message, Topic, dead_letter_topic
-from sqlqueue.stats import sampling
+from sqlqueue.stats import counting
 
 MOST_READ = 10_000  # dead letters, of one topic or of all
 LEAST_READ = 100  # of each, if there are many topics
@@ -63,7 +63,7 @@ def failures(log: Log, topics: Sequence[str], group: str = "") -> FailureKinds:
     """Sort the dead letters of these topics (of one group, or all) by their fingerprints, most frequent first."""
     most = max(LEAST_READ, MOST_READ // max(1, len(topics)))
     items = {name: (dead_letter_topic(name), most) for name in topics}
-    found = sampling.each(log, GROUPED, items)
+    found = counting.each(log, GROUPED, items)
     rows = [(name, *row) for name, row in found]
     unread = [name for name in topics if _read(rows, name) == most and has_more(log, name, most)]
     rows = [row for row in rows if row[1] and group in ("", row[1])]

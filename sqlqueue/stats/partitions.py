@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sqlqueue.database.log import Log
 from sqlqueue.models.subscriber import WAITS
-from sqlqueue.stats import sampling
+from sqlqueue.stats import counting
 from sqlqueue.stats.counting import Range, count
 
 Stream = tuple[str, str, int, int]  # topic, group, partition and priority
@@ -92,7 +92,7 @@ def first_unacked(log: Log, partitions: Sequence[StoredPartition]) -> dict[Store
         for stored in partitions
     }
     text = FIRST.replace("{remaining}", sql.remaining("created_at"))
-    found = sampling.each(log, text, items)
+    found = counting.each(log, text, items)
     return {stored: (offset, max(0.0, -float(remaining))) for stored, (offset, remaining) in found}
 
 
@@ -107,7 +107,7 @@ class Backlog(NamedTuple):
 
 
 def backlogs_of(log: Log, partitions: Sequence[StoredPartition], highest: int) -> dict[StoredPartition, Backlog]:
-    """Return the backlog between each position and `highest`: exact for groups that have no more than sampling.EXACT
+    """Return the backlog between each position and `highest`: exact for groups that have no more than counting.EXACT
     messages."""
     ranges: list[Range] = []
     for stored in partitions:
@@ -160,15 +160,15 @@ BLOCKED = """
 
 
 def states_of(log: Log, groups: Sequence[tuple[str, str]]) -> dict[Stream, States]:
-    """Return the delivery states of groups, of each at most one more than sampling.MOST_ROWS."""
-    most = sampling.MOST_ROWS + 1
-    found = sampling.each(log, STATES, {group: (*group, most, *group) for group in groups})
+    """Return the delivery states of groups, of each at most one more than counting.MOST_ROWS."""
+    most = counting.MOST_ROWS + 1
+    found = counting.each(log, STATES, {group: (*group, most, *group) for group in groups})
     return {(*group, partition, priority): States(*map(int, counts)) for group, (partition, priority, *counts) in found}
 
 
 def blocked_in(log: Log, groups: Sequence[tuple[str, str]]) -> dict[Stream, int]:
     """Return how many messages lie in the blocked ranges of groups: an estimate."""
-    found = sampling.each(log, BLOCKED, {group: (*group, sampling.MOST_ROWS) for group in groups})
+    found = counting.each(log, BLOCKED, {group: (*group, counting.MOST_ROWS) for group in groups})
     return {(*group, partition, priority): int(messages) for group, (partition, priority, messages) in found}
 
 

@@ -24,7 +24,7 @@ from sqlqueue.log.published_topic import TopicInfo
 from sqlqueue.log.topics import stored
 from sqlqueue.models import Message, Receipt, Topic
 from sqlqueue.payloads.versions import content_type_of
-from sqlqueue.stats import sampling
+from sqlqueue.stats import counting
 
 SCANNED_AT_ONCE = 5_000  # messages of a step
 STEPS = 4  # of one search
@@ -60,7 +60,7 @@ def _offsets(
 ) -> list[int]:
     """Return the offsets that NEWEST or OLDEST finds in each of these partitions and priorities."""
     items = {stream: (*log.dialect.range_values(topic, *stream, low, high), most) for stream in streams}
-    return [offset for _, (offset,) in sampling.each(log, text, items)]
+    return [offset for _, (offset,) in counting.each(log, text, items)]
 
 
 def by_id(log: Log, topic: TopicInfo, id: str, most: int, key: str | None = None) -> list[int]:
@@ -99,7 +99,7 @@ def _partitions(log: Log, topic: TopicInfo, key: str) -> list[int]:
 def _step(log: Log, topic: TopicInfo, streams: Sequence[tuple[int, int]], key: str, low: int, high: int) -> KeySearch:
     most, bounds = max(1, SCANNED_AT_ONCE // len(streams)), log.dialect.range_values
     items = {stream: (*bounds(topic.name, *stream, low, high), most) for stream in streams}
-    rows = [(stream, *row) for stream, row in sampling.each(log, KEYS, items)]
+    rows = [(stream, *row) for stream, row in counting.each(log, KEYS, items)]
     # Stop where the shortest read of any stream stopped: what another one has read below that is read again.
     reads: dict[tuple[int, int], list[int]] = defaultdict(list)
     for stream, offset, _ in rows:

@@ -18,7 +18,7 @@ from sqlqueue.core.partition import window
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
 from sqlqueue.database.log import Log
 from sqlqueue.models import DeliveryState
-from sqlqueue.stats import sampling
+from sqlqueue.stats import counting
 from sqlqueue.stats.partitions import Backlog, StoredPartition
 from sqlqueue.stats.processes import STANDS_STILL, Work
 
@@ -65,7 +65,7 @@ def limits_reached(
     ]
     most = window.HEADS_LIMIT
     items = {one: (one.topic, one.group, one.partition, one.priority, most) for one in failing}
-    full = [stored for stored, (count,) in sampling.each(log, WAITING, items) if count >= most]
+    full = [stored for stored, (count,) in counting.each(log, WAITING, items) if count >= most]
     return {**dict.fromkeys(held, "held"), **dict.fromkeys(full, "full")}
 
 
@@ -76,7 +76,7 @@ def dispatched(log: Log, first: dict[StoredPartition, tuple[int, float]]) -> set
     old = [stored for stored, (offset, age) in first.items() if offset <= stored.position and age > STANDS_STILL]
     by_key = {(one.topic, one.group, one.partition, one.priority, first[one][0]): one for one in old}
     in_flight = DeliveryState.objects.using(log.alias).unsettled().exclude(in_flight=NOT_IN_FLIGHT)
-    for some in sampling.chunks(list(by_key)):
+    for some in counting.chunks(list(by_key)):
         of_some = reduce(or_, (Q(**dict(zip(KEY, key))) for key in some))
         found.update(by_key[key] for key in in_flight.filter(of_some).values_list(*KEY))
     return found

@@ -23,7 +23,7 @@ from sqlqueue.database.transactions import in_test_case
 from sqlqueue.database.write_probe import Writing
 from sqlqueue.log import layouts
 from sqlqueue.models import PublishGate, dead_letter_topic
-from sqlqueue.stats import sampling
+from sqlqueue.stats import counting
 from sqlqueue.stats.changes import changes
 from sqlqueue.stats.groups import GroupSurvey, limited_groups, stored_groups
 from sqlqueue.stats.partitions import (
@@ -38,9 +38,8 @@ from sqlqueue.stats.partitions import (
     partitions_of,
     states_of,
 )
-from sqlqueue.stats.processes import Death, Late, late_ones
+from sqlqueue.stats.processes import Death, Late, horizon_lag, late_ones, probed
 from sqlqueue.stats.processes import processes as read_processes
-from sqlqueue.stats.replica import horizon_lag, probed
 from sqlqueue.stats.stuck import Stuck, dispatched, limits_reached, may_be_full, stuck_partitions
 from sqlqueue.stats.throughput import NO_RATE, rates
 from sqlqueue.stats.topics import TopicSurvey, dead_letters_in, scheduled_in, topics_of, with_messages
@@ -114,7 +113,7 @@ class Reads:
         self.scheduled, self.refused = scheduled_in(log, False), scheduled_in(log, True)
         altered = [topic.name for topic in self.topics if topic.altered]  # type: ignore[attr-defined]
         self.epochs = {name: layouts.epochs(log, name) for name in altered}
-        failing = [one for one in self.first if may_be_full(self.rows[one.topic, one.group], sampling.MOST_ROWS)]
+        failing = [one for one in self.first if may_be_full(self.rows[one.topic, one.group], counting.MOST_ROWS)]
         self.limits = limits_reached(log, failing, self.backlogs, self.horizon if alive else None)
         self.limited = limited_groups(log, self.groups)
         self.in_flight = dispatched(log, self.first)  # the partitions whose oldest message is dispatched
@@ -224,13 +223,13 @@ def _group_survey(
         known.paused or topic in reads.paused,
         len({one.partition for one in partitions}),
         sum(one.lag for one in partitions),
-        any(one.estimated for one in partitions) or reads.rows[group_topic] > sampling.MOST_ROWS,
+        any(one.estimated for one in partitions) or reads.rows[group_topic] > counting.MOST_ROWS,
         max((one.oldest_age for one in partitions if one.oldest_age is not None), default=None),
         sum(one.in_flight for one in partitions),
         sum(one.failing for one in partitions),
         sum(one.waiting for one in partitions),
         reads.dead_letters.get((dead_letter_topic(topic), group), 0),
-        reads.all_dead_letters.get(dead_letter_topic(topic), 0) >= sampling.MOST_ROWS,
+        reads.all_dead_letters.get(dead_letter_topic(topic), 0) >= counting.MOST_ROWS,
         reads.processes.members.get(group_topic, 0),
         len({one.partition for one in partitions if not (one.holder or one.waits)}),
         tuple(stuck),
@@ -246,7 +245,7 @@ def _group_survey(
 
 def _topic_surveys(reads: Reads) -> Iterator[TopicSurvey]:
     both = (reads.scheduled, reads.refused)
-    more_scheduled, more_refused = (sum(n for n, _ in found.values()) >= sampling.MOST_ROWS for found in both)
+    more_scheduled, more_refused = (sum(n for n, _ in found.values()) >= counting.MOST_ROWS for found in both)
     for topic in reads.topics:
         if topic.name.endswith(DEAD_LETTER_SUFFIX):
             continue
@@ -261,7 +260,7 @@ def _topic_surveys(reads: Reads) -> Iterator[TopicSurvey]:
             topic.overridden,
             topic.name in reads.unread,
             dead_letters,
-            dead_letters >= sampling.MOST_ROWS,
+            dead_letters >= counting.MOST_ROWS,
             *reads.scheduled.get(topic.name, (0, 0)),
             reads.refused.get(topic.name, (0, 0))[0],
             more_scheduled,

@@ -12,7 +12,7 @@ from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.log import Log
 from sqlqueue.log.layouts import with_present
 from sqlqueue.models import EpochSlot, Layout, Topic, dead_letter_topic
-from sqlqueue.stats import sampling
+from sqlqueue.stats import counting
 from sqlqueue.stats.changes import ChangeSurvey
 
 OVERDUE = 60.0  # seconds
@@ -79,17 +79,17 @@ def topics_of(log: Log, only: str) -> list[Topic]:
 
 def dead_letters_in(log: Log, topics: Sequence[str]) -> dict[tuple[str, str], int]:
     """Return how many dead letters these dead-letter topics have, by topic and the group in which they failed."""
-    found = sampling.each(log, DEAD_LETTERS, {topic: (topic, sampling.MOST_ROWS) for topic in topics})
+    found = counting.each(log, DEAD_LETTERS, {topic: (topic, counting.MOST_ROWS) for topic in topics})
     return {(topic, group): count for topic, (group, count) in found}
 
 
 def with_messages(log: Log, topics: Iterable[str]) -> set[str]:
     """Return which of these topics have messages; dead-letter topics are left out."""
     names = sorted(name for name in topics if not name.endswith(DEAD_LETTER_SUFFIX))
-    return {name for name, _ in sampling.each(log, ANY, {name: (name,) for name in names})}
+    return {name for name, _ in counting.each(log, ANY, {name: (name,) for name in names})}
 
 
 def scheduled_in(log: Log, refused: bool) -> dict[str, tuple[int, int]]:
     """Return by topic how many messages are scheduled (or refused), and how many of them are overdue."""
-    rows = log.execute(SCHEDULED, (round(OVERDUE * 1_000_000), refused, sampling.MOST_ROWS)).fetchall()
+    rows = log.execute(SCHEDULED, (round(OVERDUE * 1_000_000), refused, counting.MOST_ROWS)).fetchall()
     return {topic: (count, int(overdue)) for topic, count, overdue in rows}

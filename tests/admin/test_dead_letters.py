@@ -15,7 +15,7 @@ from sqlqueue.admin import dead_letters as pages
 from sqlqueue.models import Message, Request, Topic
 from sqlqueue.models.request import CANCELLED, NEW
 from sqlqueue.operations.requests import carry_out
-from sqlqueue.stats import dead_letters, sampling
+from sqlqueue.stats import counting, dead_letters
 from tests.admin.operating import offsets, operation, through
 from tests.admin.stage import EVIL, Stage
 from tests.consuming import Consuming
@@ -93,7 +93,7 @@ def kinds(stage: Stage) -> list[str]:
 
 
 def test_failures_are_sorted_however_many_topics_there_are(kinds: list[str], monkeypatch: Any) -> None:
-    monkeypatch.setattr(sampling, "AT_ONCE", 2)
+    monkeypatch.setattr(counting, "AT_ONCE", 2)
     found = dead_letters.failures(LOG, kinds)
     assert sorted((kind.topic, kind.dead_letters) for kind in found.kinds) == [(name, 2) for name in kinds]
     assert (found.unread, found.hidden) == ([], 0)

@@ -50,7 +50,7 @@ def heavy(messages: int) -> tuple[int, int, float]:
     from sqlqueue.log.collect import collect
     from sqlqueue.log.status import unread_streams
     from sqlqueue.models import ConsumerGroup
-    from sqlqueue.operations.purge import purge
+    from sqlqueue.operations.topics import purge
 
     publish("heavy", 0)
     groups = ("default", "batches", "on-the-loop")

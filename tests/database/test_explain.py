@@ -43,7 +43,7 @@ from sqlqueue.models import (
 )
 from sqlqueue.operations import move, replay, requests, reschedule_requests
 from sqlqueue.operations.reschedule_requests import WaitingDeliveries
-from sqlqueue.stats import sampling, throughput
+from sqlqueue.stats import counting, throughput
 from sqlqueue.stats.survey import survey, survey_with_partitions
 from tests import epochs
 from tests.database.plans import TABLES, Recorder, full_scans, plan_of
@@ -488,7 +488,7 @@ def looks() -> None:
     """Look at everything, as the admin's pages do."""
     survey(LOG)
     survey(LOG, "t")
-    with patch.object(sampling, "EXACT", 400):
+    with patch.object(counting, "EXACT", 400):
         survey(LOG)
     survey_with_partitions(LOG, "t", "g")[1]
     move.preview(LOG, "g", "t", 50)

@@ -12,7 +12,7 @@ from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.log import groups, retention
 from sqlqueue.log.topics import stored
 from sqlqueue.models import Message
-from sqlqueue.operations.acknowledge import acknowledge
+from sqlqueue.operations.messages import acknowledge
 from sqlqueue.operations.move import move
 from sqlqueue.stats import search
 from sqlqueue.stats.group_status import DEAD, statuses_of

@@ -13,7 +13,7 @@ from sqlqueue.log import groups, retention
 from sqlqueue.log.collect import collect
 from sqlqueue.models import AckedMark, Message, Offset
 from sqlqueue.operations.move import move
-from sqlqueue.operations.purge import purge
+from sqlqueue.operations.topics import purge
 from tests.consuming import QUICK, Consuming
 from tests.logs import LOG
 

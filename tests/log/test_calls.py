@@ -30,10 +30,10 @@ from sqlqueue.consumers.declare.registry import build, registry
 from sqlqueue.log import calls, groups
 from sqlqueue.log.collect import collect
 from sqlqueue.models import ConsumerGroup, Message, Result, Topic
-from sqlqueue.operations.delete import delete
 from sqlqueue.operations.drop import drop
+from sqlqueue.operations.messages import delete
 from sqlqueue.operations.move import move
-from sqlqueue.operations.purge import purge
+from sqlqueue.operations.topics import purge
 from sqlqueue.testing import answering, published
 from tests.asynchronous.loops import in_loop, until
 from tests.consuming import QUICK, Consuming

@@ -15,8 +15,8 @@ from sqlqueue.log import groups, retention
 from sqlqueue.log.collect import collect
 from sqlqueue.models import CollectedMessage, Message
 from sqlqueue.operations.move import move
-from sqlqueue.operations.purge import purge
 from sqlqueue.operations.replay import discard
+from sqlqueue.operations.topics import purge
 from tests.consuming import QUICK, Consuming
 from tests.factories import ReceiptFactory
 from tests.logs import LOG

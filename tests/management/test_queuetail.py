@@ -13,7 +13,7 @@ from django.utils import timezone
 from sqlqueue import NewMessage, publish, publish_many
 from sqlqueue.log.groups import register
 from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Offset, PartitionLease, Topic
-from sqlqueue.stats import sampling, search
+from sqlqueue.stats import counting, search
 from sqlqueue.stats.search import Tail
 from tests.consuming import Consuming
 from tests.logs import LOG
@@ -95,7 +95,7 @@ def test_where(thirty: list[int], conditions: list[str], numbers: list[int]) -> 
 
 def test_it_reads_on_where_a_read_is_full(thirty: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "TAIL_AT_ONCE", 7)
-    monkeypatch.setattr(sampling, "AT_ONCE", 1)
+    monkeypatch.setattr(counting, "AT_ONCE", 1)
     tail = Tail(LOG, Topic.objects.get(name="orders"), 0)
     reads = [[message.offset for message in tail.read()] for _ in range(6)]
     assert [len(read) for read in reads] == [7, 7, 7, 7, 2, 0]

@@ -7,8 +7,8 @@ import pytest
 from sqlqueue import ConfigurationError, Delivery, InvalidMessage, NewMessage, Retry, acknowledge, publish, publish_many
 from sqlqueue.log.groups import register
 from sqlqueue.models import DeliveryState, Message
-from sqlqueue.operations import acknowledge as module
-from sqlqueue.operations.acknowledge import preview
+from sqlqueue.operations import messages as module
+from sqlqueue.operations.messages import preview
 from tests.consuming import Consuming
 from tests.logs import LOG
 from tests.processes import wait_until

@@ -14,13 +14,13 @@ import pytest
 from sqlqueue import NewMessage, Reject, Retry, discard, publish_many, replay
 from sqlqueue.models import DeliveryState, Message
 from sqlqueue.operations import requests
-from sqlqueue.operations.delete import delete
+from sqlqueue.operations.messages import delete
 from sqlqueue.operations.move import move
-from sqlqueue.operations.purge import purge
 from sqlqueue.operations.replay_requests import request_replay
 from sqlqueue.operations.republish import republish
 from sqlqueue.operations.reschedule import acknowledge, reprioritize, reschedule
 from sqlqueue.operations.reschedule_requests import WaitingDeliveries, request_rescheduling
+from sqlqueue.operations.topics import purge
 from tests.counting import Cost, Costs, Counter, counted
 from tests.logs import LOG
 from tests.steady import Steady, settle

@@ -8,8 +8,8 @@ from django.db import connection
 from sqlqueue import ConfigurationError, Delivery, NewMessage, Reject, Retry, publish, publish_many
 from sqlqueue.log.groups import register
 from sqlqueue.models import BlockedRange, DeliveryState, Message
-from sqlqueue.operations import delete as deleting
-from sqlqueue.operations.delete import Deleted, Unsettled, delete, unsettled
+from sqlqueue.operations import messages as deleting
+from sqlqueue.operations.messages import Deleted, Unsettled, delete, unsettled
 from sqlqueue.stats.group_status import WAITING, status
 from tests.consuming import QUICK, Consuming, offset_row
 from tests.logs import LOG

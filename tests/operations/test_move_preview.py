@@ -8,7 +8,7 @@ from sqlqueue import NewMessage, publish_many
 from sqlqueue.log.groups import register
 from sqlqueue.models import Message
 from sqlqueue.operations.move import MovePreview, move, preview
-from sqlqueue.stats import sampling
+from sqlqueue.stats import counting
 from tests.consuming import Consuming
 from tests.logs import LOG
 
@@ -59,7 +59,7 @@ def test_of_a_group_that_no_process_has_served_yet(offsets: list[int]) -> None:
 
 
 def test_many_are_estimated(consuming: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "EXACT", 10_000)
+    monkeypatch.setattr(counting, "EXACT", 10_000)
     publish_many("t", [NewMessage(number, key=str(number % 50)) for number in range(40_000)])
     low = Message.objects.order_by("offset").values_list("offset", flat=True)[10_000]
     Message.objects.filter(offset__lt=low).delete()

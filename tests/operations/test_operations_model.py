@@ -29,9 +29,9 @@ from sqlqueue.leases import heartbeat, release
 from sqlqueue.log.collect import collect
 from sqlqueue.log.publish import NewMessage
 from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, PartitionLease
-from sqlqueue.operations.delete import delete, unsettled
+from sqlqueue.operations.messages import delete, unsettled
 from sqlqueue.operations.move import move
-from sqlqueue.operations.purge import delete_purged, purge
+from sqlqueue.operations.topics import delete_purged, purge
 from tests.logs import LOG
 
 GROUPS = ("one", "two")

@@ -9,8 +9,7 @@ from sqlqueue.core.periodic import Recurrence, tick_id
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.ticks import publish_due
 from sqlqueue.models import Message, PeriodicSchedule
-from sqlqueue.operations.periodic import pause, remove, resume, run_now
-from sqlqueue.stats.periodic import schedules, upcoming
+from sqlqueue.operations.periodic import pause, remove, resume, run_now, schedules, upcoming
 from tests.log.test_ticks import declared, ids, last_due, pass_by, publish_all, row, schedule, set_back
 from tests.logs import LOG
 

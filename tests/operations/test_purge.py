@@ -13,12 +13,12 @@ from sqlqueue.log import collect as collecting
 from sqlqueue.log.collect import collect
 from sqlqueue.log.groups import register
 from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, PartitionLease, ScheduledMessage, Topic
-from sqlqueue.operations.delete import delete
+from sqlqueue.operations.messages import delete
 from sqlqueue.operations.move import settle_below
-from sqlqueue.operations.purge import PurgePreview, delete_purged, preview, purge
 from sqlqueue.operations.replay_requests import request_replay
 from sqlqueue.operations.requests import carry_out
-from sqlqueue.stats import sampling
+from sqlqueue.operations.topics import PurgePreview, delete_purged, preview, purge
+from sqlqueue.stats import counting
 from tests.consuming import QUICK, Consuming, offset_row
 from tests.logs import LOG
 from tests.processes import wait_until
@@ -333,10 +333,10 @@ def test_offsets_that_were_purged_are_known_to_the_sequence() -> None:
 
 
 def test_an_estimate_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "SAMPLE", 5)
-    monkeypatch.setattr(sampling, "EXACT", 5)
-    monkeypatch.setattr(sampling, "WINDOWS", 8)
-    monkeypatch.setattr(sampling, "ROUNDS", 1)
+    monkeypatch.setattr(counting, "SAMPLE", 5)
+    monkeypatch.setattr(counting, "EXACT", 5)
+    monkeypatch.setattr(counting, "WINDOWS", 8)
+    monkeypatch.setattr(counting, "ROUNDS", 1)
     register(LOG, "g", "t")
     publish_many("t", range(100))
     found = preview(LOG, "t")

@@ -23,7 +23,7 @@ from sqlqueue.database.router import Router
 from sqlqueue.exceptions import HorizonUnknown
 from sqlqueue.log.groups import register
 from sqlqueue.models import ConsumerGroup, Message, Offset
-from sqlqueue.stats.replica import replicated_horizon
+from sqlqueue.stats.processes import replicated_horizon
 from sqlqueue.stats.search import Tail
 from sqlqueue.stats.survey import survey
 from tests.admin.operating import operation

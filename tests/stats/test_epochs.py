@@ -12,7 +12,7 @@ from sqlqueue.log import groups
 from sqlqueue.log.topics import stored
 from sqlqueue.models import Message, Offset, Topic
 from sqlqueue.operations.move import preview as preview_move
-from sqlqueue.operations.purge import preview
+from sqlqueue.operations.topics import preview
 from sqlqueue.stats import group_attention
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.findings import AWAY, EPOCH, Kind

@@ -15,7 +15,7 @@ from sqlqueue.database.log import Log
 from sqlqueue.log.groups import register
 from sqlqueue.models import ConsumerGroup
 from sqlqueue.operations.move import preview as preview_move
-from sqlqueue.stats import counting, sampling
+from sqlqueue.stats import counting
 from sqlqueue.stats.cached import recent_survey
 from sqlqueue.stats.survey import survey, survey_with_partitions
 from tests.factories import TopicFactory
@@ -44,7 +44,7 @@ def lags(only: str = "") -> dict[str, tuple[int, bool]]:
 
 @pytest.mark.parametrize("more", [0, 300])
 def test_lags_are_exact_up_to_a_bound_of_each_group(monkeypatch: pytest.MonkeyPatch, more: int) -> None:
-    monkeypatch.setattr(sampling, "EXACT", 2_400)
+    monkeypatch.setattr(counting, "EXACT", 2_400)
     backlog("a", list(range(1, 300)), list(range(1_000, 1_201)))
     backlog("b", list(range(2_000, 4_200 + more)))
     backlog("c", list(range(10_000, 10_300)))
@@ -57,7 +57,7 @@ def test_lags_are_exact_up_to_a_bound_of_each_group(monkeypatch: pytest.MonkeyPa
 
 
 def test_where_many_groups_are_far_behind_each_is_counted_up_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "EXACT_OF_ALL", 3_000)
+    monkeypatch.setattr(counting, "EXACT_OF_ALL", 3_000)
     for number in range(3):
         backlog(f"t{number}", list(range(10_000 * number + 1, 10_000 * number + 1_001 + (number == 2))))
     seen = lags()
@@ -68,7 +68,7 @@ def test_where_many_groups_are_far_behind_each_is_counted_up_to_its_share(monkey
 
 @pytest.mark.once
 def test_a_hundred_thousand_are_counted_in_a_survey_of_all() -> None:
-    assert sampling.EXACT == 100_000
+    assert counting.EXACT == 100_000
     offsets = [*range(1, 50_001), *range(300_001, 900_000, 12)]
     backlog("t", offsets[:70_000], offsets[70_000:])
     backlog("u", list(range(200_000, 300_000, 50)))
@@ -101,7 +101,7 @@ SHAPES: dict[str, Callable[[], list[int]]] = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_beyond_that_a_skewed_log_is_told_within_a_fifth(monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
     for name, value in ("EXACT", 1_000), ("SAMPLE", 10), ("WINDOWS", 100):  # as a hundredth is of a large log's
-        monkeypatch.setattr(sampling, name, value)
+        monkeypatch.setattr(counting, name, value)
     offsets = sorted({offset + 1 for offset in SHAPES[shape]()})
     backlog("t", offsets[::2], offsets[1::2])
     ((told, estimated),) = lags().values()
@@ -130,7 +130,7 @@ def test_every_group_is_told_within_a_fifth_whatever_else_is_behind(
     monkeypatch: pytest.MonkeyPatch, beside: str
 ) -> None:
     for name, value in ("EXACT", 1_000), ("SAMPLE", 10), ("WINDOWS", 100), ("LEAST_WINDOWS", 20):
-        monkeypatch.setattr(sampling, name, value)
+        monkeypatch.setattr(counting, name, value)
     many, partitions, others = BESIDE[beside]
     expected = {}
     for number, offsets in enumerate([dense_end(many), *others]):
@@ -146,7 +146,7 @@ def test_a_survey_reads_a_bounded_number_of_messages_in_a_bounded_number_of_stat
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, value in ("EXACT", 500), ("WINDOWS", 80), ("LEAST_WINDOWS", 20), ("SAMPLE", 20), ("CLOSE", 0.0):
-        monkeypatch.setattr(sampling, name, value)
+        monkeypatch.setattr(counting, name, value)
     for number in range(4):
         backlog(f"t{number}", list(range(1 + number * 10_000, 2_000 + number * 10_000)))
     read: list[tuple[int, int]] = []
@@ -162,13 +162,13 @@ def test_a_survey_reads_a_bounded_number_of_messages_in_a_bounded_number_of_stat
         seen = lags()
     assert sum(lag for lag, _ in seen.values()) == pytest.approx(4 * 1_999, rel=0.2)
     windows = [windows for windows, _ in read if windows > 4]
-    assert windows == [20] * sampling.ROUNDS * 4, "over each group, divided as often as that"
-    assert sum(messages for _, messages in read) <= 4 * (500 + 2 + 20 * sampling.ROUNDS * sampling.SAMPLE)
+    assert windows == [20] * counting.ROUNDS * 4, "over each group, divided as often as that"
+    assert sum(messages for _, messages in read) <= 4 * (500 + 2 + 20 * counting.ROUNDS * counting.SAMPLE)
     assert len([each for each in captured if "sqlqueue_message" in each["sql"] and "UNION" in each["sql"]]) <= 4 + 4 * 7
 
 
 def test_an_estimate_is_marked_everywhere(monkeypatch: pytest.MonkeyPatch, admin_client: Client) -> None:
-    monkeypatch.setattr(sampling, "EXACT", 1_000)
+    monkeypatch.setattr(counting, "EXACT", 1_000)
     backlog("t", list(range(1, 3_000)))
     about = r"≈ ?(2[.,]?9\d\d|3[.,]?0\d\d)"
     for words in (("queuestatus",), ("queuepurge", "t", "--dry-run")):

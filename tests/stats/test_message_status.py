@@ -25,7 +25,7 @@ from sqlqueue import (
 from sqlqueue.log import groups
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset, Receipt
 from sqlqueue.operations.move import move
-from sqlqueue.operations.purge import purge
+from sqlqueue.operations.topics import purge
 from sqlqueue.stats.group_status import STATES, GroupStatus
 from sqlqueue.stats.message_status import MessageStatus
 from tests.consuming import QUICK, Consuming

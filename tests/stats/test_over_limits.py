@@ -16,7 +16,7 @@ from sqlqueue.management import doctor
 from sqlqueue.models import Activity, ConsumerGroup
 from sqlqueue.monitoring.shared_metrics import SharedMetrics
 from sqlqueue.operations import move
-from sqlqueue.stats import sampling, throughput
+from sqlqueue.stats import counting, throughput
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.survey import survey
 from tests.admin.test_overview import page, words
@@ -57,7 +57,7 @@ def figures() -> list[Any]:
 
 def test_a_survey_of_many_statements_sees_what_there_is(failing: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "HEADS_LIMIT", 1)
-    monkeypatch.setattr(sampling, "AT_ONCE", 1)
+    monkeypatch.setattr(counting, "AT_ONCE", 1)
     every = {(partition, "full") for partition in range(PARTITIONS)}
     group = (KEYS * OF_A_KEY, KEYS, KEYS * (OF_A_KEY - 1), 5, every)
     whole = KEYS * OF_A_KEY + 5
@@ -73,9 +73,9 @@ def of(group: str) -> GroupSurvey:
 def test_where_the_counting_of_what_waits_ends_the_lag_is_told_to_be_estimated(
     failing: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampling, "MOST_ROWS", KEYS)
+    monkeypatch.setattr(counting, "MOST_ROWS", KEYS)
     assert (of("a").estimated, of("a").lag) == (False, KEYS * OF_A_KEY)
-    monkeypatch.setattr(sampling, "MOST_ROWS", KEYS - 1)
+    monkeypatch.setattr(counting, "MOST_ROWS", KEYS - 1)
     assert of("a").estimated
     assert 0 < of("a").lag < KEYS * OF_A_KEY
 
@@ -85,7 +85,7 @@ def test_where_the_counting_of_dead_letters_and_schedules_ends_is_said(
 ) -> None:
     ScheduledMessageFactory.create_batch(8, topic=Iterator(["t", "u"]), due_at=in_an_hour())
     for most, dead_letters, waiting in ((16, {"5"}, ["4", "4"]), (1, {"1+", "0+"}, ["1+", "0+"])):
-        monkeypatch.setattr(sampling, "MOST_ROWS", most)
+        monkeypatch.setattr(counting, "MOST_ROWS", most)
         said = run("queuestatus").out
         assert set(re.findall(r"^[tu] +[abc] .* (\d+\+?) +\d+\.\d +", said, re.MULTILINE)) == dead_letters
         assert re.findall(r"^[tu] +3 +1 +7 d +failures +\S+ +(\S+) +0", said, re.MULTILINE) == waiting

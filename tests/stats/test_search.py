@@ -9,7 +9,7 @@ from sqlqueue.core.keys import partition_of
 from sqlqueue.database.log import Log
 from sqlqueue.log.topics import stored
 from sqlqueue.models import Message, Topic
-from sqlqueue.stats import sampling, search
+from sqlqueue.stats import counting, search
 from tests.factories import MessageFactory, TopicFactory
 
 pytestmark = pytest.mark.django_db
@@ -37,7 +37,7 @@ def log(request: pytest.FixtureRequest) -> list[tuple[int, str, str, str]]:
 def test_a_topic_from_its_newest_message(
     log: list[tuple[int, str, str, str]], monkeypatch: Any, name: str, at_once: int
 ) -> None:
-    monkeypatch.setattr(sampling, "AT_ONCE", at_once)
+    monkeypatch.setattr(counting, "AT_ONCE", at_once)
     topic = stored(Log.of(ALIAS), name)
     assert topic
     every = [offset for offset, of, _, _ in log if of == name]

@@ -15,7 +15,7 @@ from sqlqueue.core.effects import Count, Figure
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.log import Log
-from sqlqueue.stats import sampling
+from sqlqueue.stats import counting
 from sqlqueue.stats.findings import NOTE, ONE_TOPIC, Finding, Kind
 from sqlqueue.stats.texts import at_least
 
@@ -62,17 +62,17 @@ FIGURES = (OPEN_ITEMS, OVERDUE_ITEMS)
 
 
 def open_work(log: Log, topics: Sequence[str]) -> dict[str, dict[str, Count]]:
-    """Count up to sampling.MOST_ROWS items of each state, and as many that are overdue, those of a topic's dead letters
+    """Count up to counting.MOST_ROWS items of each state, and as many that are overdue, those of a topic's dead letters
     with its own; of a single topic its own alone. One statement."""
     branch = log.dialect.branch
     names = [topics[0], topics[0] + DEAD_LETTER_SUFFIX] if len(topics) == 1 else []
     of = " AND topic IN (%s, %s)" if names else ""
     selects = [branch.format(text.strip().replace("{of}", of)) for text in (OPEN, OVERDUE) for _ in UNFINISHED]
-    values = [value for state in (*UNFINISHED, *UNFINISHED) for value in (state, *names, sampling.MOST_ROWS)]
+    values = [value for state in (*UNFINISHED, *UNFINISHED) for value in (state, *names, counting.MOST_ROWS)]
     counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
     for late, topic, count in log.execute(" UNION ALL ".join(selects), values).fetchall():
         counts[late][topic.removesuffix(DEAD_LETTER_SUFFIX)] += count
-    more = any(each.total() >= sampling.MOST_ROWS for each in counts)
+    more = any(each.total() >= counting.MOST_ROWS for each in counts)
     figures = [figure.name for figure in FIGURES]
     return {topic: {name: Count(each[topic], more) for name, each in zip(figures, counts)} for topic in topics}
 

@@ -111,7 +111,7 @@ class BatchReader(DataSourceReader):
 
     def _portions(self, database: str, tasks: int) -> list[Any]:
         from sqlqueue.contrib.spark import plan
-        from sqlqueue.stats.replica import replicated_horizon  # its models need Django set up
+        from sqlqueue.stats.processes import replicated_horizon  # its models need Django set up
 
         name = self._sources[database]
         log = self._project.engine(name)

@@ -12,7 +12,7 @@ from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.positions import HELP, checked_partition, known_groups, known_topic, offset_above
 from sqlqueue.models import ConsumerGroup
-from sqlqueue.operations.acknowledge import acknowledge, preview
+from sqlqueue.operations.messages import acknowledge, preview
 from sqlqueue.operations.move import MovePreview, check_part, move
 from sqlqueue.operations.move import preview as preview_move
 from sqlqueue.stats.survey import survey

@@ -10,7 +10,7 @@ from sqlqueue.core import effects
 from sqlqueue.core.effects import texts
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.positions import HELP, known_topic, offset_above
-from sqlqueue.operations.purge import delete_purged, preview, purge
+from sqlqueue.operations.topics import delete_purged, preview, purge
 from sqlqueue.stats.texts import about
 
 BATCHES = 1  # of 1,000 messages, between two steps of the progress bar

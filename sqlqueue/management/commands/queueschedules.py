@@ -8,8 +8,17 @@ from typing import Any
 
 from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
-from sqlqueue.operations.periodic import definition_of, pause, remove, resume, run_now
-from sqlqueue.stats.periodic import MOST_DAYS, MOST_UPCOMING, schedules, upcoming
+from sqlqueue.operations.periodic import (
+    MOST_DAYS,
+    MOST_UPCOMING,
+    definition_of,
+    pause,
+    remove,
+    resume,
+    run_now,
+    schedules,
+    upcoming,
+)
 
 NONE_STORED = "There are no periodic schedules: the consumer processes store them when they start."
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from argparse import ArgumentParser
 from dataclasses import asdict
 from datetime import timedelta
@@ -16,17 +17,21 @@ from sqlqueue.core.settings import ACKED, HISTORIES, MOST_PARTITIONS, MOST_PRIOR
 from sqlqueue.database import clock
 from sqlqueue.database.log import all_logs, home_log
 from sqlqueue.log import layouts
+from sqlqueue.log.layout_changes import under_way
 from sqlqueue.log.seek import offset_before
 from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, differences, override
 from sqlqueue.log.topics import existing, topic_info
-from sqlqueue.management import arguments, repartition
+from sqlqueue.management import arguments
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.positions import has_nothing_of, known_topic
-from sqlqueue.models import Topic
+from sqlqueue.models import ConsumerGroup, Topic
+from sqlqueue.operations import repartition
 from sqlqueue.operations.drop import DropPreview, drop, preview_drop
-from sqlqueue.operations.purge import preview
-from sqlqueue.operations.topics import create_topic, planned_topic
+from sqlqueue.operations.topics import create_topic, planned_topic, preview
+from sqlqueue.stats.changes import progress_text
 from sqlqueue.stats.texts import about, option_text
+
+STEP_PAUSE, SAY_AGAIN = 0.1, 10.0  # seconds between two steps, and between two texts of what they wait for
 
 
 class Command(QueueCommand):
@@ -123,8 +128,8 @@ class Command(QueueCommand):
         if options["partitions"] is not None or options["abort"]:
             if given or options["as_settings"] or (options["abort"] and options["partitions"] is not None):
                 raise CommandError("change one thing at a time: --partitions, --abort, or the other options")
-            change = repartition.abort if options["abort"] else repartition.alter
-            change(self, topic.name, options)
+            change = self._abort if options["abort"] else self._repartition
+            change(topic.name, options)
             return
         if not given and not options["as_settings"]:
             raise CommandError("say what to change: --partitions, --retention, --history or --as-settings")
@@ -155,6 +160,63 @@ class Command(QueueCommand):
                 " group has settled it."
             )
         return found.messages
+
+    def _repartition(self, topic: str, options: dict[str, Any]) -> None:
+        """Change a topic's partitions, or carry on a change that was interrupted."""
+        log, partitions = self.log, options["partitions"]
+        change = under_way(log)
+        question = ""
+        if change is not None and (change.topic, change.later.partitions) == (topic, partitions):
+            self.say("It was begun before, and is carried on.")
+        else:
+            before = layouts.epochs(log, topic)[-1].partitions
+            if before == partitions and self.on_several:
+                self.say(f"Topic {topic!r} has {partitions} partitions already.")
+                return
+            if before == partitions:
+                raise CommandError(f"topic {topic!r} has {partitions} partitions already")
+            self._explain(topic, before, partitions)
+            question = f"Change topic {topic!r} to {partitions} partitions?"
+        if not self.proceed(options, question):
+            return
+        if question:
+            repartition.begin(log, topic, partitions)
+        self._carry_on()
+        self.done(
+            f"Topic {topic!r} has {partitions} partitions. Each group begins them when it has settled what is in the"
+            " former ones."
+        )
+
+    def _abort(self, topic: str, options: dict[str, Any]) -> None:
+        """Let a topic stay with its partitions while its change is under way."""
+        change = under_way(self.log)
+        going = change is not None and change.topic == topic and change.going
+        if options["dry_run"] or (self.on_several and not going):
+            self.say(f"{'A' if going else 'No'} change of topic {topic!r} is under way. Nothing was done.")
+            return
+        repartition.abort(self.log, topic)
+        self._carry_on()
+        self.done(f"Topic {topic!r} stays with its partitions.")
+
+    def _explain(self, topic: str, before: int, partitions: int) -> None:
+        groups = ConsumerGroup.objects.using(self.log.alias).filter(topic=topic).order_by("consumer_group")
+        names = ", ".join(groups.values_list("consumer_group", flat=True))
+        self.say(
+            f"Topic {topic!r}: {before} partitions become {partitions} others. New messages go to those; what is in the"
+            f" former ones stays there, and {f'{names} end' if names else 'any group ends'} there first."
+        )
+        for one in layouts.epochs(self.log, topic)[:-1]:
+            if one.end is not None:
+                self.note(f"partitions of a former change, {one.partitions} of them, are still being settled")
+
+    def _carry_on(self) -> None:
+        """Carry on the change that is under way on the database of a command, and say what it waits for."""
+        stage, say_at = "", 0.0
+        for progress in repartition.Repartition(self.log).run(0):
+            if progress.left and (progress.stage != stage or time.monotonic() > say_at):
+                stage, say_at = progress.stage, time.monotonic() + SAY_AGAIN
+                self.say(f"{progress_text(progress)} This holds up nothing else, and other processes carry it on, too.")
+            self.pause(STEP_PAUSE if progress.left else 0)
 
     # -- drop ---------------------------------------------------------------------------------------------------------
 

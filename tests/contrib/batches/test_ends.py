@@ -31,12 +31,12 @@ from sqlqueue.database.log import Log
 from sqlqueue.log import settle as settles
 from sqlqueue.log.groups import register as register_group
 from sqlqueue.models import Message, ScheduledMessage
-from sqlqueue.operations.delete import delete
 from sqlqueue.operations.drop import drop
 from sqlqueue.operations.edit_scheduled import edit, withdraw
+from sqlqueue.operations.messages import delete
 from sqlqueue.operations.move import move
-from sqlqueue.operations.purge import purge
 from sqlqueue.operations.republish import republish
+from sqlqueue.operations.topics import purge
 from tests.consuming import QUICK, Consuming
 from tests.contrib.batches.following import CALLED, counted, figures, register, standing
 from tests.logs import LOG

@@ -13,7 +13,7 @@ from sqlqueue import publish
 from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.core.effects import Count
 from sqlqueue.monitoring.gauges import StatsCollector
-from sqlqueue.stats import attention, sampling
+from sqlqueue.stats import attention, counting
 from sqlqueue.stats.cached import recent_survey
 from sqlqueue.stats.survey import survey
 from sqlqueue.stats.topics import TopicSurvey
@@ -57,7 +57,7 @@ def test_the_survey_counts_them(work: None, monkeypatch: pytest.MonkeyPatch) -> 
     samples = {(one.name, one.labels["topic"]): one.value for one in gauges() if "topic" in one.labels}
     found = [samples[f"sqlqueue_{name}_work_items", of] for of in ("refunds", "plain") for name in ("open", "overdue")]
     assert found == [3, 2, 0, 0]
-    monkeypatch.setattr(sampling, "MOST_ROWS", 1)
+    monkeypatch.setattr(counting, "MOST_ROWS", 1)
     refunds = topic("refunds")
     assert refunds.counts == {"open_work_items": Count(2, more=True), "overdue_work_items": Count(2, more=True)}
 

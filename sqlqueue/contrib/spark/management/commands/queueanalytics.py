@@ -22,7 +22,7 @@ from sqlqueue.exceptions import HorizonUnknown
 from sqlqueue.log.seek import key_before
 from sqlqueue.management import arguments
 from sqlqueue.models import Receipt
-from sqlqueue.stats.replica import replicated_horizon
+from sqlqueue.stats.processes import replicated_horizon
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
