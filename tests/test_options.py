@@ -31,7 +31,7 @@ from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.management import arguments
 from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.operations import replay, replay_requests, reschedule
-from sqlqueue.operations.republish import republish
+from sqlqueue.operations.reschedule import republish
 from tests.factories import TopicFactory
 from tests.logs import LOG
 from tests.management.running import run

@@ -12,7 +12,7 @@ from sqlqueue.log import collect, groups, schedule, sweeps
 from sqlqueue.management.commands import queuedlq, queuepublish
 from sqlqueue.models import DeliveryState, Message, PartitionLease, Request, ScheduledMessage
 from sqlqueue.models.request import DONE
-from sqlqueue.operations import replay, replay_requests, republish, requests, reschedule
+from sqlqueue.operations import replay, replay_requests, requests, reschedule
 from tests.consuming import QUICK, Consuming
 from tests.factories import DeadLetterFactory, ScheduledMessageFactory
 from tests.logs import LOG
@@ -70,9 +70,9 @@ def test_the_command_discards_past_one_call() -> None:
 
 
 def test_messages_are_republished_past_one_transaction() -> None:
-    count = 2 * republish.AT_ONCE + 1
+    count = 2 * reschedule.AT_ONCE + 1
     publish_many("t", range(count))
-    assert republish.republish("t", "g", offsets()) == count
+    assert reschedule.republish("t", "g", offsets()) == count
     assert len(offsets()) == 2 * count
 
 

@@ -16,8 +16,7 @@ from sqlqueue.core.bounds import MOST_ATTEMPTS
 from sqlqueue.exceptions import LONGEST_DELAY
 from sqlqueue.models import ConsumerGroup, Topic
 from sqlqueue.operations.messages import Deleted, delete, unsettled
-from sqlqueue.operations.republish import republish
-from sqlqueue.operations.reschedule import Changed, acknowledge, reprioritize, reschedule
+from sqlqueue.operations.reschedule import Changed, acknowledge, reprioritize, republish, reschedule
 from sqlqueue.operations.topics import deletable_topic
 
 

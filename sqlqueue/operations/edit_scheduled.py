@@ -6,8 +6,9 @@ So an edit either precedes the move or fails because the message is no longer sc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from sqlqueue.conf import settings
@@ -22,10 +23,9 @@ from sqlqueue.log.notifier import notify_after_commit
 from sqlqueue.log.published_topic import checked_due, log_row
 from sqlqueue.log.topics import planned, topic_info
 from sqlqueue.models import ScheduledMessage
-from sqlqueue.operations.reschedule import Changed
+from sqlqueue.operations.reschedule import Changed, in_chunks
 from sqlqueue.payloads.versions import corrected
 
-AT_ONCE = 500
 KEEP: Final = object()  # an argument that was not given: the value stays
 # Index: the primary key.
 UPDATE = "UPDATE sqlqueue_scheduled_message SET {columns}, refused = {false}, refusal = NULL WHERE id = %s"
@@ -62,13 +62,13 @@ def edit(
 def run_now(log: Log, numbers: Iterable[int]) -> Changed:
     """Make scheduled messages due now; refused ones are tried once more. Messages that have entered the log, or are
     entering it, are left."""
-    return _each(log, _run_now, numbers)
+    return in_chunks(log, numbers, partial(_run_now, log))
 
 
 def withdraw(log: Log, numbers: Iterable[int]) -> Changed:
     """Delete scheduled messages, so that they never enter the log. Messages that have entered it, or are entering it,
     are left."""
-    return _each(log, _withdraw, numbers)
+    return in_chunks(log, numbers, partial(_withdraw, log))
 
 
 def _edit(log: Log, number: int, changes: dict[str, Any], headers: Any) -> None:
@@ -100,14 +100,6 @@ def _check(log: Log, found: ScheduledMessage, changes: dict[str, Any]) -> None:
     )
     row = log_row(info, message, changes.get("payload") or "null", changes.get("headers"))
     check_row(log, row, settings.MAX_PAYLOAD_BYTES)
-
-
-def _each(log: Log, operation: Callable[[Log, Sequence[int]], int], numbers: Iterable[int]) -> Changed:
-    wanted = sorted(set(numbers))
-    done = 0
-    for start in range(0, len(wanted), AT_ONCE):
-        done += retries.run(log, operation, log, wanted[start : start + AT_ONCE])
-    return Changed(done, len(wanted) - done)
 
 
 def _free(log: Log, numbers: Sequence[int]) -> list[int]:

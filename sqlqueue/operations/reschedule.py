@@ -1,4 +1,4 @@
-"""Reschedules, reprioritizes and acknowledges single deliveries.
+"""Republishes, reschedules, reprioritizes and acknowledges single deliveries.
 
 The owner of a partition works from memory. It reads a delivery state again when it is due, and looks every heartbeat
 for states of waiting messages that are due or acked in the database. So a delivery with a row is changed in its row.
@@ -11,15 +11,88 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from sqlqueue.core.bounds import MOST_ATTEMPTS, checked_whole
+from sqlqueue.core.keys import GROUP_LENGTH, checked_name, new_id
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
 from sqlqueue.database import retries
+from sqlqueue.database.gate import insert_many
+from sqlqueue.database.insert_sql import LogRow, Stored
 from sqlqueue.database.log import Log
-from sqlqueue.exceptions import seconds
+from sqlqueue.database.scheduling import copy_scheduled, insert_scheduled
+from sqlqueue.exceptions import InvalidMessage, seconds
 from sqlqueue.log import withdrawing
 from sqlqueue.log.groups import lock_topic, revoke
+from sqlqueue.log.notifier import notify_after_commit
+from sqlqueue.log.placement import worked_on
+from sqlqueue.log.topics import topic_info
 from sqlqueue.models import DeliveryState, Message
-from sqlqueue.operations.republish import check_priority, copy
 from sqlqueue.stats.group_status import LIMITED, WAITING, open_in, registered_groups
+
+
+def republish(
+    topic: str,
+    group: str,
+    offsets: Iterable[int],
+    *,
+    priority: int | None = None,
+    delay: float = 0.0,
+    database: str = "",
+) -> int:
+    """Publish copies of a topic's messages for one group, in the order of their offsets; return how many.
+
+    The messages in the log stay. A copy has that target group and a fresh id, and stands at the log's end. priority: of
+    the copies (None: as before); delay: in so many seconds. Offsets that the log does not hold are left out. database:
+    the one that they are on, if the topic is on several.
+
+    A copy of a batch's member is that member again.
+
+    Raises InvalidMessage for a priority that the topic does not have, and for an invalid delay.
+    """
+    wanted = sorted(set(offsets))
+    (log,) = worked_on(topic, database, wanted)
+    delay = seconds(delay)
+    checked_name(group, "group", GROUP_LENGTH)
+    if priority is not None:
+        check_priority(log, topic, priority)
+    return in_chunks(log, wanted, lambda some: copy(log, topic, group, some, priority, delay)).changed
+
+
+def check_priority(log: Log, topic: str, priority: int) -> None:
+    """Raise InvalidMessage for a priority that the topic does not have."""
+    priorities = topic_info(log, topic).priorities
+    if not 0 <= priority < priorities:
+        raise InvalidMessage(f"priority {priority} is not one of topic {topic!r}, which has {priorities}")
+
+
+def copy(log: Log, topic: str, group: str, offsets: Sequence[int], priority: int | None, delay: float) -> int:
+    """Publish copies for a group in the caller's transaction, which must be short; return how many."""
+    messages = Message.objects.using(log.alias).filter(offset__in=offsets, topic=topic).order_by("offset").as_stored()
+    rows = [
+        LogRow(
+            topic,
+            message.partition,
+            message.priority if priority is None else priority,
+            message.partition_key,
+            new_id(),
+            payload,
+            headers,
+            group,
+            scheduled_for=delay or None,
+        )
+        for message in messages
+        for payload, headers in (message.to_copy(),)
+    ]
+    if delay > 0:
+        for row in rows:
+            if isinstance(row.payload, Stored):
+                copy_scheduled(log, row)
+            else:
+                insert_scheduled(log, [row])
+    elif rows:
+        insert_many(log, rows)
+        notify_after_commit(log)
+    withdrawing.give_back(log, topic, group, offsets)
+    return len(rows)
+
 
 AT_ONCE = 500
 CHUNK = 100  # rows that one statement changes
@@ -52,7 +125,8 @@ def reschedule(
     """
     if attempts is not None:
         checked_whole(attempts, "attempts", MOST_ATTEMPTS)
-    return _all(log, _reschedule, group, topic, offsets, seconds(delay), attempts)
+    due_in = seconds(delay)
+    return in_chunks(log, offsets, lambda some: _reschedule(log, group, topic, some, due_in, attempts))
 
 
 def acknowledge(log: Log, group: str, topic: str, offsets: Iterable[int]) -> Changed:
@@ -61,7 +135,7 @@ def acknowledge(log: Log, group: str, topic: str, offsets: Iterable[int]) -> Cha
     For a message that the group has not read, or that is blocked, the lease of its partition is revoked: what is in
     flight there is delivered again.
     """
-    return _all(log, _acknowledge, group, topic, offsets)
+    return in_chunks(log, offsets, lambda some: len(acknowledge_here(log, group, topic, some)))
 
 
 def reprioritize(
@@ -75,16 +149,20 @@ def reprioritize(
     Raises InvalidMessage for a priority that the topic does not have.
     """
     check_priority(log, topic, priority)
-    return _all(log, _reprioritize, group, topic, offsets, priority, seconds(delay))
+    due_in = seconds(delay)
+
+    def again(some: Sequence[int]) -> int:
+        return copy(log, topic, group, acknowledge_here(log, group, topic, some), priority, due_in)
+
+    return in_chunks(log, offsets, again)
 
 
-def _all(
-    log: Log, operation: Callable[..., int], group: str, topic: str, offsets: Iterable[int], *options: object
-) -> Changed:
-    wanted = sorted(set(offsets))
+def in_chunks(log: Log, numbers: Iterable[int], change: Callable[[Sequence[int]], int]) -> Changed:
+    """Change what these numbers name, AT_ONCE of them in a transaction. change: returns how many it has changed."""
+    wanted = sorted(set(numbers))
     changed = 0
     for start in range(0, len(wanted), AT_ONCE):
-        changed += retries.run(log, operation, log, group, topic, wanted[start : start + AT_ONCE], *options)
+        changed += retries.run(log, change, wanted[start : start + AT_ONCE])
     return Changed(changed, len(wanted) - changed)
 
 
@@ -149,14 +227,6 @@ def _make_due(log: Log, rows: Sequence[tuple[int, int]], delay: float, attempts:
         for id, so_far in some:
             values += (id, so_far if attempts is None else attempts, round(delay * 1_000_000))
         log.execute(syntax.update("sqlqueue_delivery_state", GIVEN, len(some), changes), values)
-
-
-def _acknowledge(log: Log, group: str, topic: str, offsets: Sequence[int]) -> int:
-    return len(acknowledge_here(log, group, topic, offsets))
-
-
-def _reprioritize(log: Log, group: str, topic: str, offsets: Sequence[int], priority: int, delay: float) -> int:
-    return copy(log, topic, group, acknowledge_here(log, group, topic, offsets), priority, delay)
 
 
 def acknowledge_here(log: Log, group: str, topic: str, offsets: Sequence[int]) -> list[int]:

@@ -56,32 +56,16 @@ class StoredPartition(NamedTuple):
     holder: str = ""
 
 
-def all_partitions(log: Log) -> list[StoredPartition]:
-    """Return every partition and priority of every group."""
-    return _read(log, PARTITIONS, ())
-
-
-def partitions_of(log: Log, topic: str, group: str = "") -> list[StoredPartition]:
-    """Return the partitions of a topic's groups, or of one group, by partition and priority."""
-    where, values = (ONE_GROUP, (topic, group)) if group else (ONE_TOPIC, (topic,))
-    found = _read(log, PARTITIONS + where, values)
-    return sorted(found, key=lambda stored: (stored.partition, stored.priority))
-
-
-def _read(log: Log, statement: str, values: Sequence[object]) -> list[StoredPartition]:
-    text = statement.replace("{waits}", WAITS).replace("{settled}", log.dialect.remaining("o.updated_at"))
-    rows = log.execute(text, values).fetchall()
-    return [
-        StoredPartition._make(
-            (
-                *row[:7],
-                None if row[7] is None else -float(row[7]),
-                *map(bool, row[8:11]),
-                row[11],
-            )
-        )
+def partitions_of(log: Log, topic: str = "", group: str = "") -> list[StoredPartition]:
+    """Return the partitions and priorities of every group, of those of a topic, or of one group, in their order."""
+    where = ONE_GROUP if group else ONE_TOPIC if topic else ""
+    text = (PARTITIONS + where).replace("{waits}", WAITS).replace("{settled}", log.dialect.remaining("o.updated_at"))
+    rows = log.execute(text, [name for name in (topic, group) if name]).fetchall()
+    found = [
+        StoredPartition._make((*row[:7], None if row[7] is None else -float(row[7]), *map(bool, row[8:11]), row[11]))
         for row in rows
     ]
+    return sorted(found, key=lambda stored: (stored.partition, stored.priority))
 
 
 def first_unacked(log: Log, partitions: Sequence[StoredPartition]) -> dict[StoredPartition, tuple[int, float]]:

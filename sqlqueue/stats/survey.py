@@ -31,7 +31,6 @@ from sqlqueue.stats.partitions import (
     PartitionSurvey,
     States,
     StoredPartition,
-    all_partitions,
     backlogs_of,
     blocked_in,
     first_unacked,
@@ -87,7 +86,7 @@ class Reads:
     def __init__(self, log: Log, only: str, only_group: str):
         self.highest = highest_offset(log)
         self.partitions: dict[tuple[str, str], list[StoredPartition]] = defaultdict(list)
-        partitions = partitions_of(log, only, only_group) if only else all_partitions(log)
+        partitions = partitions_of(log, only, only_group)
         for stored in partitions:
             self.partitions[stored.topic, stored.group].append(stored)
         self.first = first_unacked(log, partitions)

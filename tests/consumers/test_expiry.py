@@ -29,7 +29,7 @@ from sqlqueue.log import groups
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import DeliveryState, Message, Offset, PartitionLease, Receipt, ScheduledMessage, dead_letter_topic
 from sqlqueue.operations.edit_scheduled import edit, run_now
-from sqlqueue.operations.republish import republish
+from sqlqueue.operations.reschedule import republish
 from sqlqueue.signals import deliveries_dispatched
 from sqlqueue.testing import drain
 from tests.consuming import QUICK, Consuming, watermark

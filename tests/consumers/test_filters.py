@@ -21,7 +21,7 @@ from sqlqueue.log import groups
 from sqlqueue.log import messages as messages_module
 from sqlqueue.log.messages import Asked
 from sqlqueue.models import Activity, BlockedRange, DeliveryState, Message, Offset, PartitionLease
-from sqlqueue.operations.republish import republish
+from sqlqueue.operations.reschedule import republish
 from sqlqueue.stats.throughput import add
 from sqlqueue.testing import drain
 from tests.consuming import QUICK, Consuming, states, watermark

@@ -8,7 +8,7 @@ from django.db import connection, connections
 from sqlqueue import NewMessage, Reject, Retry, publish, publish_many, replay
 from sqlqueue.log.collect import collect
 from sqlqueue.models import Message, Receipt
-from sqlqueue.operations.republish import republish
+from sqlqueue.operations.reschedule import republish
 from sqlqueue.stats.dead_letters import failures
 from sqlqueue.stats.survey import survey
 from tests.consuming import QUICK, Consuming

@@ -16,7 +16,7 @@ from sqlqueue.log.collect import collect
 from sqlqueue.models import Message, Offset
 from sqlqueue.operations import replay, replay_requests, requests, reschedule
 from sqlqueue.operations.move import move
-from sqlqueue.operations.republish import republish
+from sqlqueue.operations.reschedule import republish
 from tests.consuming import QUICK, Consuming
 from tests.logs import LOG
 from tests.management.running import run

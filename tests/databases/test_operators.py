@@ -16,7 +16,7 @@ from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.core.keys import database_of
 from sqlqueue.models import Message, Topic
 from sqlqueue.monitoring import responses
-from sqlqueue.operations.republish import republish
+from sqlqueue.operations.reschedule import republish
 from sqlqueue.stats.cached import recent_survey
 from sqlqueue.testing import drain, published
 from tests.databases.aliases import BOTH, A, B, spread

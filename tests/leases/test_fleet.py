@@ -16,7 +16,7 @@ from sqlqueue.leases.assignment import Balancer, Holding, LivingSubscribers
 from sqlqueue.log import duties
 from sqlqueue.log.groups import register
 from sqlqueue.models import Duty, PartitionLease, SubscriberHeartbeat
-from sqlqueue.stats.partitions import all_partitions
+from sqlqueue.stats.partitions import partitions_of
 from tests.consuming import Consuming
 from tests.factories import now
 from tests.logs import LOG
@@ -122,7 +122,7 @@ class TestWhatARoundCosts:
     @pytest.mark.database("mariadb", "mysql")
     def test_a_survey_reads_a_few_rows_for_each_lease(self, settings) -> None:
         fleet(2, groups(5), 100, settings)
-        assert examined(lambda: all_partitions(LOG)) < 6 * 500
+        assert examined(lambda: partitions_of(LOG)) < 6 * 500
 
     def test_a_lease_that_is_free_or_has_expired_is_found_among_those_that_are_held(self, settings) -> None:
         fleet(2, groups(3), 30, settings)

@@ -13,7 +13,7 @@ from sqlqueue.database.log import Log
 from sqlqueue.database.sizes import packet
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import DeliveryState, Message, Receipt, ScheduledMessage
-from sqlqueue.operations.republish import republish
+from sqlqueue.operations.reschedule import republish
 from tests.app.models import Effect
 from tests.consuming import Consuming
 from tests.logs import LOG

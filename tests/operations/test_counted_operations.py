@@ -17,8 +17,7 @@ from sqlqueue.operations import requests
 from sqlqueue.operations.messages import delete
 from sqlqueue.operations.move import move
 from sqlqueue.operations.replay_requests import request_replay
-from sqlqueue.operations.republish import republish
-from sqlqueue.operations.reschedule import acknowledge, reprioritize, reschedule
+from sqlqueue.operations.reschedule import acknowledge, reprioritize, republish, reschedule
 from sqlqueue.operations.reschedule_requests import WaitingDeliveries, request_rescheduling
 from sqlqueue.operations.topics import purge
 from tests.counting import Cost, Costs, Counter, counted

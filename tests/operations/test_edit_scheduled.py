@@ -13,7 +13,7 @@ from sqlqueue import InvalidMessage, publish
 from sqlqueue.log import notifier
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage
-from sqlqueue.operations import edit_scheduled as edit_module
+from sqlqueue.operations import reschedule
 from sqlqueue.operations.edit_scheduled import edit, run_now, withdraw
 from sqlqueue.operations.reschedule import Changed
 from tests.consuming import QUICK, Consuming
@@ -187,7 +187,7 @@ def test_what_is_withdrawn_never_enters_the_log() -> None:
 
 
 def test_more_than_one_transaction_takes_are_made_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edit_module, "AT_ONCE", 2)
+    monkeypatch.setattr(reschedule, "AT_ONCE", 2)
     numbers = [later(number) for number in range(5)]
     assert run_now(LOG, numbers) == Changed(5, 0)
     assert withdraw(LOG, numbers) == Changed(5, 0)

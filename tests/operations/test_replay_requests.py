@@ -12,8 +12,8 @@ from sqlqueue.log import groups
 from sqlqueue.models import Message, Request, request
 from sqlqueue.models.request import CANCELLED, DONE, FAILED, NEW, RUNNING, TRIAL
 from sqlqueue.operations.replay_requests import request_replay
-from sqlqueue.operations.republish import republish
 from sqlqueue.operations.requests import AT_ONCE, cancel, carry_out
+from sqlqueue.operations.reschedule import republish
 from tests.consuming import Consuming
 from tests.factories import RequestFactory
 from tests.logs import LOG

@@ -12,8 +12,15 @@ from sqlqueue.core.outcomes import ACKED
 from sqlqueue.database.log import Log
 from sqlqueue.log.groups import register
 from sqlqueue.models import BlockedRange, DeliveryState, Message, PartitionLease
-from sqlqueue.operations.republish import republish
-from sqlqueue.operations.reschedule import CHUNK, Changed, acknowledge, reprioritize, reschedule, reschedule_rows
+from sqlqueue.operations.reschedule import (
+    CHUNK,
+    Changed,
+    acknowledge,
+    reprioritize,
+    republish,
+    reschedule,
+    reschedule_rows,
+)
 from sqlqueue.stats.group_status import RETRYING, WAITING, status, statuses_of
 from tests.consuming import QUICK, Consuming, watermark
 from tests.factories import DeliveryStateFactory

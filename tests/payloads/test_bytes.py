@@ -22,7 +22,7 @@ from sqlqueue.database.sizes import LIGHT
 from sqlqueue.log.schedule import move_due
 from sqlqueue.models import Message, ScheduledMessage, dead_letter_topic
 from sqlqueue.operations.edit_scheduled import edit, run_now
-from sqlqueue.operations.republish import republish
+from sqlqueue.operations.reschedule import republish
 from sqlqueue.payloads.versions import CONTENT_TYPE_LENGTH
 from sqlqueue.testing import drain, published
 from tests.asynchronous.loops import in_loop

@@ -77,7 +77,9 @@ class Command(QueueCommand):
             return where is None or where.matches(_fetched(message))
 
         try:
-            self._follow(tail, wanted, limit, last, _as_json if options["json"] else _as_text)
+            self._follow(
+                tail, wanted, limit, last, (lambda message: _json(told(message))) if options["json"] else _as_text
+            )
         except KeyboardInterrupt:
             return  # Ctrl-C ends it
 
@@ -162,10 +164,6 @@ def _payload(message: Message) -> str:
     if message.body is None:
         return _json(message.payload)
     return f"<{len(message.body)} bytes, {content_type_of(message.headers)}>"
-
-
-def _as_json(message: Message) -> str:
-    return _json(told(message))
 
 
 def _json(value: object) -> str:

@@ -35,7 +35,7 @@ from sqlqueue.operations.drop import drop
 from sqlqueue.operations.edit_scheduled import edit, withdraw
 from sqlqueue.operations.messages import delete
 from sqlqueue.operations.move import move
-from sqlqueue.operations.republish import republish
+from sqlqueue.operations.reschedule import republish
 from sqlqueue.operations.topics import purge
 from tests.consuming import QUICK, Consuming
 from tests.contrib.batches.following import CALLED, counted, figures, register, standing
