@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any, Final
 
 from sqlqueue.conf import settings
@@ -62,13 +61,13 @@ def edit(
 def run_now(log: Log, numbers: Iterable[int]) -> Changed:
     """Make scheduled messages due now; refused ones are tried once more. Messages that have entered the log, or are
     entering it, are left."""
-    return in_chunks(log, numbers, partial(_run_now, log))
+    return in_chunks(log, numbers, _run_now)
 
 
 def withdraw(log: Log, numbers: Iterable[int]) -> Changed:
     """Delete scheduled messages, so that they never enter the log. Messages that have entered it, or are entering it,
     are left."""
-    return in_chunks(log, numbers, partial(_withdraw, log))
+    return in_chunks(log, numbers, _withdraw)
 
 
 def _edit(log: Log, number: int, changes: dict[str, Any], headers: Any) -> None:

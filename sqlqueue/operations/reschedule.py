@@ -53,7 +53,7 @@ def republish(
     checked_name(group, "group", GROUP_LENGTH)
     if priority is not None:
         check_priority(log, topic, priority)
-    return in_chunks(log, wanted, lambda some: copy(log, topic, group, some, priority, delay)).changed
+    return in_chunks(log, wanted, _copy, group, topic, priority, delay).changed
 
 
 def check_priority(log: Log, topic: str, priority: int) -> None:
@@ -63,7 +63,7 @@ def check_priority(log: Log, topic: str, priority: int) -> None:
         raise InvalidMessage(f"priority {priority} is not one of topic {topic!r}, which has {priorities}")
 
 
-def copy(log: Log, topic: str, group: str, offsets: Sequence[int], priority: int | None, delay: float) -> int:
+def _copy(log: Log, offsets: Sequence[int], group: str, topic: str, priority: int | None, delay: float) -> int:
     """Publish copies for a group in the caller's transaction, which must be short; return how many."""
     messages = Message.objects.using(log.alias).filter(offset__in=offsets, topic=topic).order_by("offset").as_stored()
     rows = [
@@ -125,8 +125,7 @@ def reschedule(
     """
     if attempts is not None:
         checked_whole(attempts, "attempts", MOST_ATTEMPTS)
-    due_in = seconds(delay)
-    return in_chunks(log, offsets, lambda some: _reschedule(log, group, topic, some, due_in, attempts))
+    return in_chunks(log, offsets, _reschedule, group, topic, seconds(delay), attempts)
 
 
 def acknowledge(log: Log, group: str, topic: str, offsets: Iterable[int]) -> Changed:
@@ -135,7 +134,7 @@ def acknowledge(log: Log, group: str, topic: str, offsets: Iterable[int]) -> Cha
     For a message that the group has not read, or that is blocked, the lease of its partition is revoked: what is in
     flight there is delivered again.
     """
-    return in_chunks(log, offsets, lambda some: len(acknowledge_here(log, group, topic, some)))
+    return in_chunks(log, offsets, _acknowledge, group, topic)
 
 
 def reprioritize(
@@ -149,20 +148,16 @@ def reprioritize(
     Raises InvalidMessage for a priority that the topic does not have.
     """
     check_priority(log, topic, priority)
-    due_in = seconds(delay)
-
-    def again(some: Sequence[int]) -> int:
-        return copy(log, topic, group, acknowledge_here(log, group, topic, some), priority, due_in)
-
-    return in_chunks(log, offsets, again)
+    return in_chunks(log, offsets, _reprioritize, group, topic, priority, seconds(delay))
 
 
-def in_chunks(log: Log, numbers: Iterable[int], change: Callable[[Sequence[int]], int]) -> Changed:
-    """Change what these numbers name, AT_ONCE of them in a transaction. change: returns how many it has changed."""
+def in_chunks(log: Log, numbers: Iterable[int], change: Callable[..., int], *options: object) -> Changed:
+    """Change what these numbers name, AT_ONCE of them in a transaction. change: gets the log, some of them and the
+    options, and returns how many it has changed."""
     wanted = sorted(set(numbers))
     changed = 0
     for start in range(0, len(wanted), AT_ONCE):
-        changed += retries.run(log, change, wanted[start : start + AT_ONCE])
+        changed += retries.run(log, change, log, wanted[start : start + AT_ONCE], *options)
     return Changed(changed, len(wanted) - changed)
 
 
@@ -197,7 +192,7 @@ def _messages(log: Log, group: str, topic: str, offsets: Sequence[int]) -> list[
     return list(found.only(*columns))
 
 
-def _reschedule(log: Log, group: str, topic: str, offsets: Sequence[int], delay: float, attempts: int | None) -> int:
+def _reschedule(log: Log, offsets: Sequence[int], group: str, topic: str, delay: float, attempts: int | None) -> int:
     rows = _waiting(log, group, topic, _messages(log, group, topic, offsets))
     _make_due(log, [(row.pk, row.retry_count) for row in rows], delay, attempts)
     return len(rows)
@@ -227,6 +222,14 @@ def _make_due(log: Log, rows: Sequence[tuple[int, int]], delay: float, attempts:
         for id, so_far in some:
             values += (id, so_far if attempts is None else attempts, round(delay * 1_000_000))
         log.execute(syntax.update("sqlqueue_delivery_state", GIVEN, len(some), changes), values)
+
+
+def _acknowledge(log: Log, offsets: Sequence[int], group: str, topic: str) -> int:
+    return len(acknowledge_here(log, group, topic, offsets))
+
+
+def _reprioritize(log: Log, offsets: Sequence[int], group: str, topic: str, priority: int, delay: float) -> int:
+    return _copy(log, acknowledge_here(log, group, topic, offsets), group, topic, priority, delay)
 
 
 def acknowledge_here(log: Log, group: str, topic: str, offsets: Sequence[int]) -> list[int]:
