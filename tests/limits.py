@@ -360,7 +360,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "log.notifier:RECOVERY",
         "operations.requests:INTERVAL",
         "operations.move:HORIZON_TIMEOUT",
-        "management.requests:LOOK_EVERY",
+        "management.commands.queuerequests:LOOK_EVERY",
         "management.commands.queuetail:NOTE_AFTER",
         "stats.cached:WAIT_TIMEOUT",
         "management.commands.runconsumers:ANSWER_TIMEOUT",

@@ -25,10 +25,9 @@ from sqlqueue.log.seek import offset_before
 from sqlqueue.log.topic_options import CHANGEABLE, differences, override
 from sqlqueue.models import Topic
 from sqlqueue.operations.topics import delete_purged, pause, preview, purge, resume
-from sqlqueue.stats.changes import change_advice, change_text, progress_text
 from sqlqueue.stats.survey import survey
 from sqlqueue.stats.texts import duration, moment
-from sqlqueue.stats.topics import TopicSurvey
+from sqlqueue.stats.topics import TopicSurvey, change_advice, change_text, progress_text
 
 DELETED_AT_ONCE = 10  # batches of 1,000 messages: the rest is deleted by the consumer processes
 

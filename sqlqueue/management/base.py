@@ -26,8 +26,7 @@ from sqlqueue.database.log import Log, home_log, reading_log
 from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.management import terminal
-from sqlqueue.management.arguments import refuse_broken_texts
-from sqlqueue.management.positions import chosen
+from sqlqueue.management.arguments import chosen, refuse_broken_texts
 from sqlqueue.stats.processes import missing_tables, newest_heartbeat
 from sqlqueue.stats.texts import duration
 

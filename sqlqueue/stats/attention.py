@@ -9,7 +9,6 @@ from django.utils.translation import ngettext
 
 from sqlqueue.core.effects import figures
 from sqlqueue.core.forks import exit_name
-from sqlqueue.stats.changes import change_advice, change_text, progress_text
 from sqlqueue.stats.findings import (
     AWAY,
     CHANGE,
@@ -34,7 +33,7 @@ from sqlqueue.stats.group_attention import group_findings
 from sqlqueue.stats.groups import GroupSurvey
 from sqlqueue.stats.survey import Survey
 from sqlqueue.stats.texts import at_least, duration
-from sqlqueue.stats.topics import TopicSurvey
+from sqlqueue.stats.topics import TopicSurvey, change_advice, change_text, progress_text
 
 OPEN_TOO_LONG = 60.0  # seconds for which a publishing transaction may hold back the horizon
 CHANGE_TAKES = 600.0  # seconds that a change of partitions may take

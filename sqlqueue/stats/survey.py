@@ -24,7 +24,6 @@ from sqlqueue.database.write_probe import Writing
 from sqlqueue.log import layouts
 from sqlqueue.models import PublishGate, dead_letter_topic
 from sqlqueue.stats import counting
-from sqlqueue.stats.changes import changes
 from sqlqueue.stats.groups import GroupSurvey, limited_groups, stored_groups
 from sqlqueue.stats.partitions import (
     Backlog,
@@ -41,7 +40,7 @@ from sqlqueue.stats.processes import Death, Late, horizon_lag, late_ones, probed
 from sqlqueue.stats.processes import processes as read_processes
 from sqlqueue.stats.stuck import Stuck, dispatched, limits_reached, may_be_full, stuck_partitions
 from sqlqueue.stats.throughput import NO_RATE, rates
-from sqlqueue.stats.topics import TopicSurvey, dead_letters_in, scheduled_in, topics_of, with_messages
+from sqlqueue.stats.topics import TopicSurvey, changes, dead_letters_in, scheduled_in, topics_of, with_messages
 
 NO_STATES = States()
 

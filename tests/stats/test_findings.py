@@ -20,9 +20,9 @@ from sqlqueue.monitoring.gauges import StatsCollector
 from sqlqueue.stats import findings as kinds
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.cached import recent_survey
-from sqlqueue.stats.changes import ChangeSurvey, change_advice
 from sqlqueue.stats.findings import DEAD_LETTERS, FAILS, NO_CONSUMERS, UNREAD, Finding, Kind, command_line
 from sqlqueue.stats.survey import survey
+from sqlqueue.stats.topics import ChangeSurvey, change_advice
 from tests.consuming import Consuming
 from tests.factories import ActivityFactory, DeadLetterFactory, DeliveryStateFactory, this_minute
 from tests.logs import LOG

@@ -8,9 +8,10 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from sqlqueue.core.bounds import LEAST_RATE, MOST_RATE
-from sqlqueue.management import arguments, requests
+from sqlqueue.management import arguments
+from sqlqueue.management.arguments import has_nothing_of, known_topic
 from sqlqueue.management.base import QueueCommand
-from sqlqueue.management.positions import has_nothing_of, known_topic
+from sqlqueue.management.commands.queuerequests import follow, requested_by
 from sqlqueue.operations.replay import DeadLetterSelection, discard
 from sqlqueue.operations.replay_requests import request_replay
 from sqlqueue.stats.dead_letters import FailureKind, failures, topics_with_dead_letters
@@ -74,10 +75,10 @@ class Command(QueueCommand):
             raise CommandError("nothing to replay")
         if self.proceed(options, f"Deliver {count} dead letters of topic {options['topic']!r} again?"):
             chosen = {name: options[name] for name in ("group", "fingerprint", "rate", "trial")}
-            by = requests.requested_by("queuedlq")
+            by = requested_by("queuedlq")
             offsets = options["offset"] or None
             request = request_replay(self.log, options["topic"], **chosen, offsets=offsets, requested_by=by)
-            requests.follow(self, request, "were delivered again", options["wait"])
+            follow(self, request, "were delivered again", options["wait"])
 
     def _discard(self, options: dict[str, Any]) -> None:
         count, through = self._count(options)

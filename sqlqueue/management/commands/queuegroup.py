@@ -9,8 +9,8 @@ from django.core.management.base import CommandError
 
 from sqlqueue.log.groups import remove
 from sqlqueue.management import arguments
+from sqlqueue.management.arguments import HELP, checked_partition, known_groups, known_topic, offset_above
 from sqlqueue.management.base import QueueCommand
-from sqlqueue.management.positions import HELP, checked_partition, known_groups, known_topic, offset_above
 from sqlqueue.models import ConsumerGroup
 from sqlqueue.operations.messages import acknowledge, preview
 from sqlqueue.operations.move import MovePreview, check_part, move

@@ -6,8 +6,8 @@ from argparse import ArgumentParser
 from typing import Any
 
 from sqlqueue.log.topics import topic_info
+from sqlqueue.management.arguments import has_nothing_of, known_groups, known_topic
 from sqlqueue.management.base import QueueCommand
-from sqlqueue.management.positions import has_nothing_of, known_groups, known_topic
 from sqlqueue.operations.topics import pause
 
 

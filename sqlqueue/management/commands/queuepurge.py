@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlqueue.core import effects
 from sqlqueue.core.effects import texts
+from sqlqueue.management.arguments import HELP, known_topic, offset_above
 from sqlqueue.management.base import QueueCommand
-from sqlqueue.management.positions import HELP, known_topic, offset_above
 from sqlqueue.operations.topics import delete_purged, preview, purge
 from sqlqueue.stats.texts import about
 

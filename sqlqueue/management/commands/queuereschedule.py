@@ -9,9 +9,10 @@ from django.core.management.base import CommandError
 
 from sqlqueue.core.bounds import LEAST_RATE, MOST_ATTEMPTS, MOST_RATE
 from sqlqueue.exceptions import LONGEST_DELAY
-from sqlqueue.management import arguments, requests
+from sqlqueue.management import arguments
+from sqlqueue.management.arguments import HELP, known_groups, known_topic, offset_above
 from sqlqueue.management.base import QueueCommand
-from sqlqueue.management.positions import HELP, known_groups, known_topic, offset_above
+from sqlqueue.management.commands.queuerequests import follow, requested_by
 from sqlqueue.operations.reschedule_requests import (
     FAILING,
     MOST_COUNTED,
@@ -62,6 +63,6 @@ class Command(QueueCommand):
             raise CommandError("nothing to do")
         if self.proceed(options, f"Reschedule {deliveries} of group {group!r} of topic {topic.name!r}?"):
             changes = {name: options[name] for name in ("delay", "attempts", "rate")}
-            by = requests.requested_by("queuereschedule")
+            by = requested_by("queuereschedule")
             request = request_rescheduling(self.log, waiting, **changes, requested_by=by)
-            requests.follow(self, request, "were rescheduled", options["wait"])
+            follow(self, request, "were rescheduled", options["wait"])

@@ -21,9 +21,9 @@ from sqlqueue.database.horizon import highest_offset
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.groups import LATEST
 from sqlqueue.management import arguments
+from sqlqueue.management.arguments import HELP, checked_partition, known_groups, known_topic, offset_above
 from sqlqueue.management.base import QueueCommand
 from sqlqueue.management.message_lines import told
-from sqlqueue.management.positions import HELP, checked_partition, known_groups, known_topic, offset_above
 from sqlqueue.models import Message
 from sqlqueue.payloads.versions import content_type_of
 from sqlqueue.stats.search import Tail

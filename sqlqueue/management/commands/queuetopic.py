@@ -22,14 +22,14 @@ from sqlqueue.log.seek import offset_before
 from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, differences, override
 from sqlqueue.log.topics import existing, topic_info
 from sqlqueue.management import arguments
+from sqlqueue.management.arguments import has_nothing_of, known_topic
 from sqlqueue.management.base import QueueCommand
-from sqlqueue.management.positions import has_nothing_of, known_topic
 from sqlqueue.models import ConsumerGroup, Topic
 from sqlqueue.operations import repartition
 from sqlqueue.operations.drop import DropPreview, drop, preview_drop
 from sqlqueue.operations.topics import create_topic, planned_topic, preview
-from sqlqueue.stats.changes import progress_text
 from sqlqueue.stats.texts import about, option_text
+from sqlqueue.stats.topics import progress_text
 
 STEP_PAUSE, SAY_AGAIN = 0.1, 10.0  # seconds between two steps, and between two texts of what they wait for
 

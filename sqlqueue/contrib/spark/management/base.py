@@ -19,9 +19,8 @@ from sqlqueue.database.horizon import highest_offset
 from sqlqueue.database.log import Log, all_logs, home_log, logs_of
 from sqlqueue.exceptions import ConfigurationError, HorizonUnknown, LeaseLost, SqlqueueError
 from sqlqueue.log.topics import existing
-from sqlqueue.management.arguments import refuse_broken_texts
+from sqlqueue.management.arguments import chosen, refuse_broken_texts
 from sqlqueue.management.base import migrate_first
-from sqlqueue.management.positions import chosen
 from sqlqueue.models import Message, Topic
 
 if TYPE_CHECKING:
