@@ -7,7 +7,6 @@ from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily
 
-from sqlqueue.conf import settings
 from sqlqueue.core.effects import figures
 from sqlqueue.database.log import Log, all_logs
 from sqlqueue.exceptions import ConfigurationError, Unreachable
@@ -92,21 +91,20 @@ UP = ("sqlqueue_database_up", "1 if the queue's database answered and took a wri
 
 
 class StatsCollector:
-    """Yields the gauges when a registry collects, with several databases labelled with theirs. Of a database that is
+    """Yields the gauges when a registry collects, labelled with their database. Of a database that is
     unreachable only the gauge `database_up` is reported, as 0; it is 0 beside the others where no write is taken."""
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Return the gauges without values, so that registering needs no database."""
-        return list(_families({}, False))
+        return list(_families({}))
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Return the gauges with their current values."""
         try:
-            aliases, several = all_logs(), settings.several
+            surveys = {log.label: _survey(log) for log in all_logs()}
         except ConfigurationError:
             return [GaugeMetricFamily(*UP, value=0)]
-        surveys = {log.label: _survey(log) for log in aliases}
-        return list(_families(surveys, several))
+        return list(_families(surveys))
 
 
 def _survey(log: Log) -> Survey | None:
@@ -116,32 +114,30 @@ def _survey(log: Log) -> Survey | None:
         return None
 
 
-def _families(surveys: Mapping[str, Survey | None], several: bool) -> Iterator[GaugeMetricFamily]:
+def _families(surveys: Mapping[str, Survey | None]) -> Iterator[GaugeMetricFamily]:
     """surveys: by database, None for one that does not answer."""
     up = {(name,): survey is not None and not survey.writing.fails for name, survey in surveys.items()}
-    yield _family(*UP, (), up, several)
+    yield _family(*UP, (), up)
     known = {name: survey for name, survey in surveys.items() if survey is not None}
     if surveys and not known:
         return
     topics = {(name, topic.name): topic for name, survey in known.items() for topic in survey.topics}
     groups = {(name, one.topic, one.group): one for name, survey in known.items() for one in survey.groups}
     for metric, (text, of_all) in OF_ALL.items():
-        yield _family(metric, text, (), {(name,): of_all(survey) for name, survey in known.items()}, several)
+        yield _family(metric, text, (), {(name,): of_all(survey) for name, survey in known.items()})
     for metric, (text, of_topic) in OF_TOPIC.items():
-        yield _family(metric, text, ("topic",), {key: of_topic(topic) for key, topic in topics.items()}, several)
+        yield _family(metric, text, ("topic",), {key: of_topic(topic) for key, topic in topics.items()})
     for figure in figures():
         counts = {key: topic.counts[figure.name].count for key, topic in topics.items() if figure.name in topic.counts}
-        yield _family(f"sqlqueue_{figure.name}", figure.help, ("topic",), counts, several)
+        yield _family(f"sqlqueue_{figure.name}", figure.help, ("topic",), counts)
     for metric, (text, of_group) in OF_GROUP.items():
         shown = {key: of_group(group) or 0 for key, group in groups.items()}
-        yield _family(metric, text, ("topic", "group"), shown, several)
+        yield _family(metric, text, ("topic", "group"), shown)
 
 
-def _family(
-    name: str, text: str, labels: Sequence[str], values: Mapping[Any, float], several: bool
-) -> GaugeMetricFamily:
-    """Return a gauge. values: by database and labels; several: whether the database is a label, too."""
-    family = GaugeMetricFamily(name, text, labels=[*(["database"] if several else []), *labels])
+def _family(name: str, text: str, labels: Sequence[str], values: Mapping[Any, float]) -> GaugeMetricFamily:
+    """Return a gauge. values: by database and labels."""
+    family = GaugeMetricFamily(name, text, labels=["database", *labels])
     for key, value in values.items():
-        family.add_metric(key if several else key[1:], float(value))
+        family.add_metric(key, float(value))
     return family

@@ -2,7 +2,8 @@
 installed.
 
 Counters and histograms count what the signals announce in this process. Gauges are read from the database when
-Prometheus scrapes, at most once in STATS_INTERVAL.
+Prometheus scrapes, at most once in STATS_INTERVAL. All have the label `database`; while there is one log only it is
+empty, which Prometheus takes for none.
 """
 
 from __future__ import annotations
@@ -10,22 +11,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
 from sqlqueue import signals
-from sqlqueue.conf import settings
 from sqlqueue.core import outcomes
 from sqlqueue.core.forks import exit_name
 from sqlqueue.core.settle_plan import SettledAttempt, count_kinds
 from sqlqueue.database import clock
 from sqlqueue.database.log import Log, home_log
-from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.monitoring.gauges import StatsCollector
 
 BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
-Metric = TypeVar("Metric", Counter, "BulkHistogram")
 FINAL = (outcomes.ACKED, outcomes.DEAD)
 
 
@@ -45,77 +43,59 @@ class BulkHistogram(Histogram):
                 counted = reached
 
 
-def _database_label() -> list[str]:
-    """Return the label of counters that several logs add. Labels are fixed when a process starts."""
-    try:
-        return ["database"] if settings.several else []
-    except ConfigurationError:  # a system check reports it
-        return []
-
-
-DATABASE_LABEL = _database_label()
-PUBLISHED = Counter("sqlqueue_published", "Messages published.", [*DATABASE_LABEL, "topic"])
+PUBLISHED = Counter("sqlqueue_published", "Messages published.", ["database", "topic"])
 DELIVERED = Counter(
-    "sqlqueue_delivered", "Messages dispatched to handlers, each attempt counted.", [*DATABASE_LABEL, "topic", "group"]
+    "sqlqueue_delivered", "Messages dispatched to handlers, each attempt counted.", ["database", "topic", "group"]
 )
-SETTLED = Counter("sqlqueue_settled", "Deliveries settled, by outcome.", [*DATABASE_LABEL, "topic", "group", "outcome"])
+SETTLED = Counter("sqlqueue_settled", "Deliveries settled, by outcome.", ["database", "topic", "group", "outcome"])
 FILTERED = Counter(
-    "sqlqueue_filtered", "Messages acked without their handler, by its filter.", [*DATABASE_LABEL, "topic", "group"]
+    "sqlqueue_filtered", "Messages acked without their handler, by its filter.", ["database", "topic", "group"]
 )
 HANDLER = BulkHistogram(
     "sqlqueue_handler_seconds",
     "How long handlers ran: each call once.",
-    [*DATABASE_LABEL, "topic", "group"],
+    ["database", "topic", "group"],
     buckets=BUCKETS,
 )
 LATENCY = BulkHistogram(
     "sqlqueue_latency_seconds",
     "From publish to ack or dead letter.",
-    [*DATABASE_LABEL, "topic", "group"],
+    ["database", "topic", "group"],
     buckets=BUCKETS,
 )
 LEASES = Counter(
-    "sqlqueue_lease_changes", "Partitions acquired, released and lost.", [*DATABASE_LABEL, "topic", "group", "change"]
+    "sqlqueue_lease_changes", "Partitions acquired, released and lost.", ["database", "topic", "group", "change"]
 )
-COLLECTED = Counter("sqlqueue_collected", "Messages deleted by garbage collection.", [*DATABASE_LABEL, "topic"])
+COLLECTED = Counter("sqlqueue_collected", "Messages deleted by garbage collection.", ["database", "topic"])
 RESULTS_COLLECTED = Counter(
-    "sqlqueue_results_collected", "Kept results deleted when their time was over.", DATABASE_LABEL
+    "sqlqueue_results_collected", "Kept results deleted when their time was over.", ["database"]
 )
-REFUSED = Counter("sqlqueue_refused", "Scheduled messages that could not enter the log.", DATABASE_LABEL)
+REFUSED = Counter("sqlqueue_refused", "Scheduled messages that could not enter the log.", ["database"])
 MISSED = Counter(
     "sqlqueue_missed_ticks",
     "Times that a periodic schedule was found to have missed ticks.",
-    [*DATABASE_LABEL, "topic"],
+    ["database", "topic"],
 )
 LATENESS = BulkHistogram(
     "sqlqueue_tick_lateness_seconds",
     "How late ticks were published, the oldest at a time.",
-    [*DATABASE_LABEL, "topic"],
+    ["database", "topic"],
     buckets=BUCKETS,
 )
-REFUSED_TICKS = Counter("sqlqueue_refused_ticks", "Times that a periodic schedule could not publish.", DATABASE_LABEL)
+REFUSED_TICKS = Counter("sqlqueue_refused_ticks", "Times that a periodic schedule could not publish.", ["database"])
 RETRIES = Counter(
-    "sqlqueue_database_retries", "Work on the database that failed and was run again.", [*DATABASE_LABEL, "fault"]
+    "sqlqueue_database_retries", "Work on the database that failed and was run again.", ["database", "fault"]
 )
 # Counted by the supervisor.
-DEATHS = Counter("sqlqueue_process_deaths", "Consumer processes that have died.", [*DATABASE_LABEL, "exit"])
+DEATHS = Counter("sqlqueue_process_deaths", "Consumer processes that have died.", ["database", "exit"])
 STATS_COLLECTOR = StatsCollector()
 
 
-def _of(metric: Metric, database: str, *values: str) -> Metric:
-    """Return a metric's series, with several databases that of this one."""
-    if DATABASE_LABEL:
-        values = (database, *values)
-    return metric.labels(*values) if values else metric
-
-
-@cache  # of a topic, whose series is never removed: to look it up takes a lock
-def _published_of(topic: str, database: str) -> Counter:
-    return _of(PUBLISHED, database, topic)
+series_of_published = cache(PUBLISHED.labels)  # a series is never removed: to look it up takes a lock
 
 
 def _published(*, topic: str, count: int, database: str, **_: Any) -> None:
-    _published_of(topic, database).inc(count)
+    series_of_published(database, topic).inc(count)
 
 
 def _settled(*, topic: str, group: str, attempts: Sequence[SettledAttempt], database: str, **_: Any) -> None:
@@ -127,24 +107,24 @@ def _settled(*, topic: str, group: str, attempts: Sequence[SettledAttempt], data
     if now is not None:
         ages = clock.ages([attempt.message.created for attempt, outcome in attempts if outcome.kind in FINAL], now)
     for kind, count in kinds.items():
-        _of(SETTLED, database, topic, group, kind.replace(" ", "_")).inc(count)
-    _of(HANDLER, database, topic, group).observe_many([finished - started for started, finished in calls])
-    _of(LATENCY, database, topic, group).observe_many(ages)
+        SETTLED.labels(database, topic, group, kind.replace(" ", "_")).inc(count)
+    HANDLER.labels(database, topic, group).observe_many([finished - started for started, finished in calls])
+    LATENCY.labels(database, topic, group).observe_many(ages)
 
 
 def _ticked(*, topic: str, count: int, missed: bool, seconds: float, database: str, **_: Any) -> None:
     if missed:
-        _of(MISSED, database, topic).inc()
+        MISSED.labels(database, topic).inc()
     if count:
-        _of(LATENESS, database, topic).observe(seconds)
+        LATENESS.labels(database, topic).observe(seconds)
 
 
 def _retried(*, error_kind: str, database: str, **_: Any) -> None:
-    _of(RETRIES, database, error_kind.lower()).inc()
+    RETRIES.labels(database, error_kind.lower()).inc()
 
 
 def _died(*, database: str, **fields: Any) -> None:
-    _of(DEATHS, database, exit_name(fields["exit"])).inc()
+    DEATHS.labels(database, exit_name(fields["exit"])).inc()
 
 
 def _adding(metric: Counter, *labels: str, change: str = "", count: str = "") -> Callable[..., None]:
@@ -154,7 +134,7 @@ def _adding(metric: Counter, *labels: str, change: str = "", count: str = "") ->
     def add(*, database: str, **fields: Any) -> None:
         many = fields[count] if count else 1
         values = [*(fields[name] for name in labels), *([change] if change else [])]
-        _of(metric, database, *values).inc(many if isinstance(many, int) else len(many))
+        metric.labels(database, *values).inc(many if isinstance(many, int) else len(many))
 
     return add
 

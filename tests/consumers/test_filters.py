@@ -61,7 +61,9 @@ def whole_numbers(values: Any) -> list[int]:
 
 
 def filtered() -> float:
-    return REGISTRY.get_sample_value("sqlqueue_filtered_total", {"topic": "t", "group": "default"}) or 0.0
+    return (
+        REGISTRY.get_sample_value("sqlqueue_filtered_total", {"database": "", "topic": "t", "group": "default"}) or 0.0
+    )
 
 
 @pytest.mark.parametrize("ordering", ["key", "partition", "none"])

@@ -156,7 +156,7 @@ def test_one_that_is_under_way_is_shown_with_what_carries_it_on(admin_client: Cl
     recent_survey.forget()
     metrics = CollectorRegistry()
     metrics.register(StatsCollector())
-    assert f'sqlqueue_topic_change_age_seconds{{topic="{TOPIC}"}} 12' in generate_latest(metrics).decode()
+    assert f'sqlqueue_topic_change_age_seconds{{database="",topic="{TOPIC}"}} 12' in generate_latest(metrics).decode()
     assert ("--abort" in page) == LOG.dialect.slotted
     run(*ALTER, "6", "--no-input")
     assert "being changed" not in run("queuestatus").out

@@ -33,7 +33,7 @@ def scrape(port: int) -> dict[tuple, float]:
     answer = ask(port, "/metrics")
     assert answer.status == 200, answer
     return {
-        (sample.name, *sorted(sample.labels.items())): sample.value
+        (sample.name, *sorted((label, value) for label, value in sample.labels.items() if value)): sample.value
         for family in text_string_to_metric_families(answer.text)
         for sample in family.samples
     }

@@ -6,13 +6,13 @@ SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), 
 
 
 def exported() -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Return the type and the labels of each of sqlqueue's metrics, by its name."""
+    """Return the type and the labels of each of sqlqueue's metrics, by its name, without `database`, which all have."""
     found = {}
     for collector in list(REGISTRY._collector_to_names):
         for family in collector.describe() if hasattr(collector, "describe") else ():
             if family.name.startswith("sqlqueue_"):
                 labels = getattr(collector, "_labelnames", ()) or getattr(family, "_labelnames", ())
-                found[family.name + "_total" * (family.type == "counter")] = (family.type, tuple(labels))
+                found[family.name + "_total" * (family.type == "counter")] = (family.type, tuple(labels[1:]))
     return found
 
 
