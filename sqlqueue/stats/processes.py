@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Sequence, Set
+from collections import Counter
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -23,10 +23,7 @@ from sqlqueue.models import SubscriberHeartbeat
 from sqlqueue.models.subscriber import STREAM
 
 BEATS_MISSED = 2  # in a row, after which a heartbeat is late
-COLUMNS = ("topic", "consumer_group", "subscriber", "horizon", "failing", "server", "beat_at", "lives")
-OF_WORK = ("busy", "idle")
 STANDS_STILL = 60.0  # seconds without a settle, although there is something to do
-OF_DEAD = ("exit_status", "expires_at", "restart_at", "activity", "host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +75,36 @@ class Processes(NamedTuple):
 
 def processes(log: Log) -> Processes:
     """Read all heartbeats: a row for each process and group. One statement."""
-    lives = _condition(SubscriberHeartbeat.objects.living())
     now = DatabaseNow()
-    busy = _condition(Q(runs_until__gt=now))
-    idle = _condition(Q(progressed_at__lt=now - timedelta(seconds=STANDS_STILL)))
-    heartbeats = SubscriberHeartbeat.objects.using(log.alias).annotate(lives=lives, busy=busy, idle=idle)
-    found = list(heartbeats.values_list(*COLUMNS, *OF_DEAD, *OF_WORK))
-    rows = [row for row in found if row[7]]
-    members: dict[tuple[str, str], int] = defaultdict(int)
-    for topic, group, *_ in rows:
-        members[topic, group] += 1
-    return Processes(
-        len({row[2] for row in rows}),
-        dict(members),
-        max((row[3] for row in rows), default=0),
-        tuple(sorted({f"{row[2]}: {row[4]}" for row in rows if row[4]})),
-        tuple(sorted({row[5] for row in rows if row[5]})),
-        {row[2]: row[6] for row in found if row[8] is None},
-        _deaths([row for row in found if row[8] is not None]),
-        Work(*({(row[2], row[0], row[1]) for row in rows if row[column]} for column in (13, 14))),
+    heartbeats = SubscriberHeartbeat.objects.using(log.alias).annotate(
+        lives=_condition(SubscriberHeartbeat.objects.living()),
+        busy=_condition(Q(runs_until__gt=now)),
+        idle=_condition(Q(progressed_at__lt=now - timedelta(seconds=STANDS_STILL))),
     )
+    rows = list(heartbeats)
+    living = [row for row in rows if row.lives]
+    return Processes(
+        len({row.subscriber for row in living}),
+        Counter((row.topic, row.consumer_group) for row in living),
+        max((row.horizon for row in living), default=0),
+        tuple(sorted({f"{row.subscriber}: {row.failing}" for row in living if row.failing})),
+        tuple(sorted({row.server for row in living if row.server})),
+        {row.subscriber: row.beat_at for row in rows if row.exit_status is None},
+        _deaths(rows),
+        Work(
+            {(row.subscriber, row.topic, row.consumer_group) for row in living if row.busy},
+            {(row.subscriber, row.topic, row.consumer_group) for row in living if row.idle},
+        ),
+    )
+
+
+def _deaths(rows: Iterable[SubscriberHeartbeat]) -> tuple[Death, ...]:
+    found = [
+        Death(row.subscriber, row.host, row.exit_status, row.expires_at, row.restart_at or row.expires_at, row.activity)
+        for row in rows
+        if row.exit_status is not None
+    ]
+    return tuple(sorted(found, key=lambda death: death.at, reverse=True))
 
 
 def _condition(condition: Q) -> Combinable:
@@ -110,11 +117,6 @@ def late_ones(read: Processes, now: datetime) -> tuple[Late, ...]:
     allowed = BEATS_MISSED * settings.HEARTBEAT_INTERVAL
     late = [Late(name, age) for name, age in ages.items() if age > allowed and not name.startswith(STREAM)]
     return tuple(sorted(late, key=lambda one: -one.seconds))
-
-
-def _deaths(rows: Sequence[tuple[object, ...]]) -> tuple[Death, ...]:
-    found = [Death(row[2], row[12], row[8], row[9], row[10] or row[9], row[11]) for row in rows]  # type: ignore[arg-type]
-    return tuple(sorted(found, key=lambda death: death.at, reverse=True))
 
 
 PROBE_PAUSES = (0.0, 0.01, 0.03)  # seconds before each probe of the publish gate
