@@ -128,7 +128,7 @@ def _leave_out(group: str, where: dict[str, Any]) -> Cost:
     subscriber = Subscriber([replace(made, handler=print)])
     subscriber.start()
     try:
-        subscriber.loop.balance()
+        subscriber.balance()
         return _cost(consume)
     finally:
         subscriber.close()

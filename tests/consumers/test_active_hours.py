@@ -60,9 +60,9 @@ def test_what_has_not_started_when_the_hours_end_is_released_without_an_attempt(
     for number in range(4):
         publish("reports", number)
     host = consuming.start(threads=1)
-    wait_until(lambda: host.subscriber.dispatcher.outstanding > 1)
+    wait_until(lambda: len(host.subscriber.in_flight) > 1)
     override_flow(Log.of(options.DATABASE), **GROUP_TOPIC, values={"active": other_days()})
-    wait_until(lambda: host.subscriber.dispatcher.outstanding == 1)
+    wait_until(lambda: len(host.subscriber.in_flight) == 1)
     gate.set()
     wait_until(lambda: survey(Log.of(options.DATABASE)).groups[0].lag == 3)
     override_flow(Log.of(options.DATABASE), **GROUP_TOPIC, values={"active": None})

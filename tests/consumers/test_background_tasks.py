@@ -199,7 +199,7 @@ def test_a_loop_whose_idle_connection_the_server_has_ended_fails_no_iteration(
     seen: list[object] = []
     consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
     host = consuming.start()
-    wait_until(lambda: host.subscriber.loop._pause > 1.5)  # it doubles while there is nothing to do
+    wait_until(lambda: host.subscriber._pause > 1.5)  # it doubles while there is nothing to do
     for session in sessions().others():
         sessions().end(session)
     publish("t", 1)

@@ -132,10 +132,10 @@ def test_what_has_caught_up_does_not_wait_for_what_is_behind(timed: Callable[...
     assert seen == ["first"]
     for number in range(5):
         publish("other", number)
-        subscriber.loop._notified = False  # by another process, whose notification was lost
+        subscriber._notified = False  # by another process, whose notification was lost
         turn()
         assert seen[-1] == number
-    assert subscriber.loop.working_set.partitions[0].window.more, "the other is still behind"
+    assert subscriber.working_set.partitions[0].window.more, "the other is still behind"
 
 
 def test_a_notification_does_not_keep_it_busy_while_it_has_no_room(

@@ -143,7 +143,7 @@ def test_an_execution_that_an_error_of_the_engines_own_ends_is_run_again(
     host = consuming.start()
     wait_until(lambda: [state(id)[0] for id in ("one", "two")] == ["acked", "acked"])
     assert attempts == [1, 1]
-    wait_until(lambda: not host.subscriber.dispatcher.outstanding)
+    wait_until(lambda: not len(host.subscriber.in_flight))
 
 
 def test_an_atomic_handlers_process_ends_without_a_table_of_its_transactions(consuming: Consuming) -> None:

@@ -83,7 +83,7 @@ def host(settings: object, seen: list[tuple[str, Any]]) -> Iterator[Host]:
 def go_on(subscriber: Subscriber) -> list[str]:
     """Let it work until it has nothing to do, as after a notification; return its statements."""
     with CaptureQueriesContext(connection) as queries:
-        subscriber.loop.notify()
+        subscriber.notify()
         while subscriber.run_once() == 0.0:
             pass
     return [query["sql"] for query in queries]
@@ -194,9 +194,9 @@ def test_what_no_partition_may_read_is_read_less_and_less(host: Host) -> None:
     tried = 0
     for number in range(8):
         publish("t", number, key=f"{number}")
-        hosted.loop.notify()
+        hosted.notify()
         with CaptureQueriesContext(connection) as queries:
-            hosted.reader.log_end.look(hosted.loop.working_set, hosted.clock(), notified=True)
+            hosted.reader.log_end.look(hosted.working_set, hosted.clock(), notified=True)
             hosted.reader.read([], hosted.clock())
         tried += newest([query["sql"] for query in queries])
     assert tried == 3

@@ -43,7 +43,7 @@ def looks(hosted: Subscriber, times: int) -> list[str]:
     """Let it poll so often; return its statements."""
     with CaptureQueriesContext(connection) as queries:
         for _ in range(times):
-            hosted.loop._notified, hosted.loop._poll_at = False, 0.0
+            hosted._notified, hosted._poll_at = False, 0.0
             hosted.run_once()
     return [query["sql"] for query in queries]
 

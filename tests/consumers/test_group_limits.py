@@ -120,8 +120,7 @@ def test_a_limited_group_sleeps_and_the_others_of_its_process_go_on(consuming: C
     publish_many("free", [{"n": n} for n in range(20)])
     wait_until(lambda: len(free) == 20)
     assert sum(1 for each in host.subscriber.subscriptions if each.limiter) == 1
-    loop = host.subscriber.loop
-    wait_until(lambda: loop._sleep(host.subscriber.ownership.assigned_partitions()) > 0)
+    wait_until(lambda: host.subscriber._sleep(host.subscriber.ownership.assigned_partitions()) > 0)
 
 
 def test_a_batch_is_as_large_as_the_tokens_allow(consuming: Consuming) -> None:

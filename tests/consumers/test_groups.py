@@ -249,11 +249,11 @@ class TestPause:
 
         publish_many("t", [NewMessage(number, key="a") for number in range(20)])
         host = consuming.start(threads=1)
-        wait_until(lambda: seen == [0] and host.subscriber.dispatcher.outstanding > 1)
+        wait_until(lambda: seen == [0] and len(host.subscriber.in_flight) > 1)
         Topic.objects.update(paused=True)
-        wait_until(lambda: host.subscriber.dispatcher.outstanding == 1)
+        wait_until(lambda: len(host.subscriber.in_flight) == 1)
         gate.set()
-        wait_until(lambda: not host.subscriber.dispatcher.outstanding)
+        wait_until(lambda: not len(host.subscriber.in_flight))
         assert seen == [0]
         Topic.objects.update(paused=False)
         wait_until(lambda: seen == list(range(20)))
@@ -282,7 +282,7 @@ class TestPause:
         publish("t", 1)
         wait_until(lambda: attempts)
         ConsumerGroup.objects.update(paused=True)
-        wait_until(lambda: host.subscriber.subscriptions[0].paused and not host.subscriber.dispatcher.outstanding)
+        wait_until(lambda: host.subscriber.subscriptions[0].paused and not len(host.subscriber.in_flight))
         count = len(attempts)
         with pytest.raises(AssertionError):
             wait_until(lambda: len(attempts) > count, timeout=0.8)

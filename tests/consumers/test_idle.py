@@ -108,7 +108,7 @@ def test_a_process_with_a_thousand_partitions_sends_five_statements_a_second(idl
     plain = [re.sub(r"[`\"]", "", " ".join(NOT_WAITING.sub("", sql).split())) for sql in statements]
     assert MINUTE / 0.4 * 0.9 <= sum(sql.startswith(POLL) for sql in plain) <= MINUTE / 0.4
     assert {sent: sum(sql.startswith(sent) for sql in plain) for sent in SENT} == SENT
-    assert not idle.subscriber.loop.working_set.partitions, "each iteration visits none"
+    assert not idle.subscriber.working_set.partitions, "each iteration visits none"
 
 
 def test_a_process_that_was_told_of_a_request_looks_at_once(idle: Idle, monkeypatch: pytest.MonkeyPatch) -> None:

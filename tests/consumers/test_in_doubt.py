@@ -118,7 +118,7 @@ def test_what_runs_for_long_keeps_its_own_group_waiting_and_no_other(
     publish_many("in_doubt", range(5))
     have_in_flight("in_doubt")
     host = consuming.start()
-    wait_until(lambda: host.subscriber.dispatcher.outstanding == 1)
+    wait_until(lambda: len(host.subscriber.in_flight) == 1)
     PartitionLease.objects.filter(topic="in_doubt").update(holder="", valid_until=None)
     wait_until(lambda: any(stream.in_doubt.entries for stream in host.subscriber.ownership.assigned_partitions()))
     publish("long", "another")
@@ -175,7 +175,7 @@ def test_a_group_with_a_long_handler_does_not_wait_for_all_messages_in_doubt(
     for topic in ("long", "in_doubt"):
         consuming.consumer(topic, handle, group="g", ordering="none")
     host = consuming.start()
-    wait_until(lambda: host.subscriber.dispatcher.outstanding == 1)
+    wait_until(lambda: len(host.subscriber.in_flight) == 1)
     PartitionLease.objects.filter(topic="in_doubt").update(holder="", valid_until=None)
     wait_until(lambda: any(stream.in_doubt.entries for stream in host.subscriber.ownership.assigned_partitions()))
     time.sleep(0.1)  # the messages in doubt wait for longer than a phase

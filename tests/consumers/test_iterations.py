@@ -64,7 +64,7 @@ def host(transactional_db: None, settings: object) -> Iterator[Host]:
 def test_what_is_due_wakes_the_scheduler_before_the_log_is_looked_at(host: Host, settings) -> None:
     settings.SQLQUEUE = {**settings.SQLQUEUE, "POLL_INTERVAL": 60.0, "IDLE_POLL_INTERVAL": 60.0}
     subscriber = host(consumer("t", lambda delivery: None))
-    subscriber.loop.scheduler = scheduler = BackgroundTask(LOG, "scheduler", 3600.0)  # which is not started
+    subscriber.scheduler = scheduler = BackgroundTask(LOG, "scheduler", 3600.0)  # which is not started
     subscriber.run_once()
     publish("t", 1, delay=1.0)  # notifies
     while (pause := subscriber.run_once()) == 0 or pause > 1.0:
@@ -93,12 +93,12 @@ def test_a_notification_leads_to_a_handler_in_the_same_iteration(sleeper: tuple[
     subscriber, seen = sleeper
     for number in range(5):
         publish("t", number)
-        assert subscriber._awake.is_set(), "its thread would sleep on"
+        assert subscriber.awake.is_set(), "its thread would sleep on"
         subscriber.run_once()
         assert seen == ["first", *range(number + 1)]
         while subscriber.run_once() == 0.0:  # the outcome is settled
             pass
-        subscriber._awake.clear()
+        subscriber.awake.clear()
 
 
 def test_a_notification_while_an_iteration_runs_leads_to_another_one_at_once(
@@ -116,7 +116,7 @@ def test_a_notification_while_an_iteration_runs_leads_to_another_one_at_once(
         return found
 
     monkeypatch.setattr(subscriber.reader.log_end, "look", notified)
-    subscriber.loop.notify()
+    subscriber.notify()
     assert subscriber.run_once() == 0.0
     assert (len(looks), seen) == (1, ["first"])
     subscriber.run_once()
@@ -133,7 +133,7 @@ def test_a_paused_topic_costs_no_time(host: Host) -> None:
     assert pause > 0
     assert seen == []
     Topic.objects.update(paused=False)
-    subscriber.loop._balance_at = 0.0
+    subscriber._balance_at = 0.0
     subscriber.run_once()
     assert len(seen) == 3
 
@@ -147,13 +147,13 @@ def test_a_long_batch_does_not_keep_other_consumers_waiting(host: Host) -> None:
         consumer("small", lambda delivery: seen.append(delivery.payload)),
         threads=2,
     )
-    wait_until(lambda: subscriber.run_once() is not None and subscriber.dispatcher.outstanding == 100)
+    wait_until(lambda: subscriber.run_once() is not None and len(subscriber.in_flight) == 100)
     publish_many("small", range(3))
     try:
         wait_until(lambda: subscriber.run_once() is not None and len(seen) == 3, timeout=30.0)
     finally:
         go_on.set()
-    wait_until(lambda: subscriber.run_once() is not None and not subscriber.dispatcher.outstanding)
+    wait_until(lambda: subscriber.run_once() is not None and not len(subscriber.in_flight))
     wait_until(lambda: subscriber.run_once() is not None and not subscriber.in_flight.executions)
     assert subscriber.in_flight._batched == 0
 
@@ -183,7 +183,7 @@ def test_after_its_lease_may_have_ended_nothing_is_dispatched(host: Host) -> Non
     seen: list[object] = []
     subscriber = host(consumer("t", seen.append), pool=InlinePool)
     publish_many("t", range(3))
-    subscriber.loop.balance()
+    subscriber.balance()
     (owned,) = subscriber.ownership.assigned_partitions()
     owned.lease.deadline = subscriber.clock() - 1.0
     statements: list[str] = []
@@ -304,7 +304,7 @@ def test_an_idle_subscriber_asks_little_however_many_partitions_it_has(host: Hos
         wait_until(lambda: subscriber.run_once() is not None and subscriber.settled == 5)
         wait_until(lambda: subscriber.run_once() is not None and subscriber.idle)
         far = subscriber.clock() + 60.0  # however long the iterations take
-        subscriber.loop._balance_at = subscriber.loop._options_at = far
+        subscriber._balance_at = subscriber._options_at = far
         count = 0
 
         def record(execute, sql, params, many, context):
@@ -314,10 +314,10 @@ def test_an_idle_subscriber_asks_little_however_many_partitions_it_has(host: Hos
 
         with connection.execute_wrapper(record):
             for _ in range(10):
-                subscriber.loop._poll_at = 0.0
+                subscriber._poll_at = 0.0
                 subscriber.run_once()
             looks = count
-            subscriber.loop.balance()
+            subscriber.balance()
         assert looks <= 10  # one for each
         return count
 
@@ -340,9 +340,9 @@ def test_balancing_and_taking_cost_as_little_with_a_hundred_subscriptions_as_wit
 
             counts.append(0)
             with connection.execute_wrapper(record):
-                subscriber.loop.balance()
+                subscriber.balance()
         assert len(subscriber.ownership.leases()) == 2 * len(topics)
-        assert subscriber.loop._balance_at <= subscriber.clock() + 3.0
+        assert subscriber._balance_at <= subscriber.clock() + 3.0
         return counts[0], counts[1]
 
     few = 4 if connection.vendor == "postgresql" else 3  # where what does not wait takes another one to say so

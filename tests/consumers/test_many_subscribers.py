@@ -95,7 +95,7 @@ def shared() -> int:
 def look(hosted: Subscriber, times: int) -> None:
     """Poll so often, whatever the pauses are."""
     for _ in range(times):
-        hosted.loop.notify()
+        hosted.notify()
         hosted.run_once()
 
 
@@ -184,7 +184,7 @@ def test_a_process_that_has_slept_through_a_restore_begins_anew() -> None:
         recover(LOG)
         with pytest.raises(ServerChanged):
             look(hosted, 1)
-        hosted.loop.start_over()
+        hosted.start_over()
         assert hosted.reader.log_end.horizon.value == 0
 
 
@@ -202,7 +202,7 @@ def test_spark_streams_which_share_nothing_do_not_count() -> None:
     with one_of(MANY) as hosted:
         others = SubscriberHeartbeat.objects.exclude(subscriber=hosted.name)
         others.update(subscriber=Concat(Value("spark:"), F("subscriber")))
-        hosted.loop.balance()
+        hosted.balance()
         assert hosted.ownership.balancer.living == 1
 
 
@@ -211,10 +211,10 @@ def test_spark_streams_which_share_nothing_do_not_count() -> None:
 def test_news_of_others_do_not_hurry_it() -> None:
     with one_of(MANY) as hosted:
         look(hosted, 1)
-        before = hosted.loop._pause
+        before = hosted._pause
         publish("other", 1)
-        hosted.loop.notify()
-        assert hosted.run_once() >= min(2 * before, hosted.loop._pause) > 0
+        hosted.notify()
+        assert hosted.run_once() >= min(2 * before, hosted._pause) > 0
         publish("t", 1)
         look(hosted, 1)
-        assert hosted.loop._pause < before
+        assert hosted._pause < before

@@ -40,7 +40,7 @@ def look(request: pytest.FixtureRequest, consuming: Consuming, monkeypatch: pyte
         if request.param == "task":
             task._guarded(task.run_once)
         elif request.param == "loop":
-            subscriber.loop.run_once_guarded()
+            subscriber.run_once_guarded()
         elif request.param == "renewer":
             subscriber._lease_renewer.run_once()
         elif writer:
@@ -49,7 +49,7 @@ def look(request: pytest.FixtureRequest, consuming: Consuming, monkeypatch: pyte
             )
             subscriber._find_named_server()
         else:
-            subscriber.loop.run_once_guarded()
+            subscriber.run_once_guarded()
 
     yield look
     named[0] = ""

@@ -127,7 +127,7 @@ def test_an_iteration_that_only_applies_outcomes_counts(
     publish("t", 1)
     subscriber.start()
     dispatcher = subscriber.dispatcher
-    while not dispatcher.reported:
+    while not dispatcher.in_flight.reports:
         subscriber.run_once()
     monkeypatch.setattr(dispatcher, "advance", lambda *_, **__: False)  # all that there is to write waits
     counts = []

@@ -173,7 +173,7 @@ def test_a_handler_that_lost_its_lease_stores_no_result(consuming: Consuming, se
         revoke(LOG, "default", "t")
     host.subscriber.ownership.balance = lambda *_: False  # it takes nothing again
     go.set()
-    wait_until(lambda: not host.subscriber.dispatcher.outstanding)
+    wait_until(lambda: not len(host.subscriber.in_flight))
     host.stop()
     assert not Result.objects.exists()
     assert of("a").state != "acked"

@@ -45,7 +45,7 @@ def test_the_lease_renewer_gets_another_connection(consuming: Consuming) -> None
     publish("t", {})
     subscriber = consuming.subscriber(background_tasks=False)
     subscriber.start()
-    wait_until(lambda: subscriber.loop.run_once_guarded() >= 0 and bool(subscriber.ownership.leases()))
+    wait_until(lambda: subscriber.run_once_guarded() >= 0 and bool(subscriber.ownership.leases()))
     renewer = LeaseRenewer(subscriber.ownership, 1.0, Shown, lambda lost: None, Liveness())
     lead_to_the_past()
     renewer.run_once()
@@ -68,5 +68,5 @@ def test_a_group_that_waits_for_the_logs_end_needs_no_statement_when_the_server_
             raise AssertionError(f"the server may not answer yet: {sql}")
 
         with connection.execute_wrapper(refuse):
-            subscriber.loop.start_over()
+            subscriber.start_over()
     subscriber.close()

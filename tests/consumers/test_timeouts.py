@@ -98,12 +98,12 @@ def test_a_handler_that_hangs_while_its_partition_is_lost_keeps_nothing_waiting(
 
     publish("t", "hangs")
     host = consuming.start(threads=1)
-    wait_until(lambda: host.subscriber.dispatcher.outstanding)
+    wait_until(lambda: len(host.subscriber.in_flight))
     with transaction.atomic():
         revoke(LOG, "default", "t")
     publish_many("t", range(20))
     wait_until(lambda: len(seen) == 21)
-    wait_until(lambda: not host.subscriber.dispatcher.outstanding)
+    wait_until(lambda: not len(host.subscriber.in_flight))
 
 
 def test_a_process_with_too_many_that_hang_has_failed(consuming: Consuming) -> None:

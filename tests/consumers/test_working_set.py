@@ -28,14 +28,14 @@ def rested(steady: Steady, seen: list[object]) -> Subscriber:
     """A subscriber of many partitions that has handled a message of each key, and rests."""
     publish_many("t", [NewMessage("first", key=f"{number}") for number in range(2 * MANY)])
     subscriber = steady.start(lambda delivery: seen.append(delivery.payload), groups="ab")
-    while subscriber.loop.working_set.partitions:
+    while subscriber.working_set.partitions:
         look(subscriber)
     seen.clear()
     return subscriber
 
 
 def look(subscriber: Subscriber) -> None:
-    subscriber.loop._poll_at = 0.0
+    subscriber._poll_at = 0.0
     subscriber.run_once()
 
 
@@ -58,7 +58,7 @@ def test_only_what_a_message_concerns_is_visited(
     counts = visited(rested, monkeypatch)
     look(rested)
     publish("t", "next", key="7")
-    rested.loop.notify()
+    rested.notify()
     rested.run_once()
     assert seen == ["next", "next"]
     assert counts == [0, 2], "a partition of each group"
@@ -74,7 +74,7 @@ def test_a_late_commit_in_a_partition_that_rests_is_found(rested: Subscriber, se
     late = OpenPublish("late", key="3")
     for number in range(3):
         publish("t", number, key="8")
-        rested.loop.notify()
+        rested.notify()
         rested.run_once()
     assert seen == [0, 0, 1, 1, 2, 2]
     late.commit()
@@ -90,7 +90,7 @@ def test_a_group_that_was_paused_while_all_rested_starts_nothing(rested: Subscri
     pause(LOG, "t", "a")
     publish("t", "next", key="7")
     rested.clock = lambda: now + 1.0
-    rested.loop.notify()
+    rested.notify()
     rested.run_once()
     assert seen == ["next"], "of the other group"
     resume(LOG, "t", "a")
@@ -104,7 +104,7 @@ def test_partitions_that_were_lost_and_acquired_again_are_visited(rested: Subscr
     rested.settler.lose([assigned.lease for assigned in rested.ownership.assigned_partitions()])
     look(rested)
     publish("t", "next", key="7")
-    rested.loop._balance_at = 0.0
-    rested.loop.notify()
+    rested._balance_at = 0.0
+    rested.notify()
     rested.run_once()
     assert seen == ["next", "next"]

@@ -64,7 +64,7 @@ class Choice:
     @property
     def outstanding(self) -> int:
         """How many attempts are in flight."""
-        return self._dispatcher.outstanding
+        return len(self._dispatcher.in_flight)
 
     @property
     def alone(self) -> bool:

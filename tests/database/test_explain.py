@@ -171,7 +171,7 @@ def host(handle=handler, **options: object) -> Subscriber:
 
 def work(subscriber: Subscriber, turns: int = 40) -> None:
     for _ in range(turns):
-        subscriber.loop._poll_at = 0.0
+        subscriber._poll_at = 0.0
         subscriber.run_once()
 
 

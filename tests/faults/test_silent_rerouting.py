@@ -53,7 +53,7 @@ class Follower:
 
     def step(self) -> None:
         """Run one iteration."""
-        self.subscriber.loop.run_once_guarded()
+        self.subscriber.run_once_guarded()
 
     def owns_all(self) -> bool:
         """Tell, after an iteration, whether it owns partitions of all topics."""
@@ -68,7 +68,7 @@ class Follower:
     def holds_both(self) -> bool:
         """Tell, after an iteration, whether both messages are in flight."""
         self.step()
-        return self.subscriber.dispatcher.outstanding == 2
+        return len(self.subscriber.in_flight) == 2
 
     def looks_between(self, do: Callable[[], object]) -> None:
         """Run one iteration in which something is done between the look at the horizon and the reads that use it."""
@@ -87,12 +87,12 @@ class Follower:
 
     def settles_before_it_reads(self) -> None:
         """Let both handlers end, and settle what they report, as an iteration does that has just read."""
-        dispatcher, loop = self.subscriber.dispatcher, self.subscriber.loop
+        dispatcher, now = self.subscriber.dispatcher, self.subscriber.clock()
         self.goes_on.set()
         wait_until(lambda: len(self.subscriber.in_flight.reports) == 2)
-        dispatcher.apply_reports(loop.clock())
+        dispatcher.apply_reports(now)
         with suppress(LeaseLost):
-            dispatcher.advance(self.subscriber.ownership.assigned_partitions(), loop.clock(), dispatch=False)
+            dispatcher.advance(self.subscriber.ownership.assigned_partitions(), now, dispatch=False)
 
     def rests(self) -> bool:
         """Tell, after an iteration, whether nothing is in flight and nothing is to be read."""

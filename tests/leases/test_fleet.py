@@ -293,15 +293,15 @@ def test_below_its_share_it_looks_again_sooner_but_less_and_less_so(one) -> None
     greedy.update(holder="greedy", valid_until=now().replace(year=now().year + 1))
     pauses = []
     for _ in range(5):
-        one.loop.balance()
-        pauses.append(one.loop._balance_pause)
+        one.balance()
+        pauses.append(one._balance_pause)
     assert pauses == [15.0, 30.0, 60.0, 60.0, 60.0]
     greedy.filter(partition=0).update(holder="", valid_until=None)
-    one.loop.balance()
-    assert one.loop._balance_pause == 15.0, "it has got one of two"
+    one.balance()
+    assert one._balance_pause == 15.0, "it has got one of two"
     greedy.filter(partition=1).update(holder="", valid_until=None)
-    one.loop.balance()
-    assert (one.loop._balance_pause, one.ownership.lacks) == (60.0, False)
+    one.balance()
+    assert (one._balance_pause, one.ownership.lacks) == (60.0, False)
 
 
 def test_shares_that_become_smaller_while_many_leases_are_acquired_are_kept_to(
@@ -315,7 +315,7 @@ def test_shares_that_become_smaller_while_many_leases_are_acquired_are_kept_to(
     subscriber.start()
     subscriber.ownership.progress = lambda: heartbeat.beat(LOG, "another", [("g", "t")], 300)
     try:
-        subscriber.loop.balance()
+        subscriber.balance()
         assert PartitionLease.objects.filter(holder=subscriber.name).count() == 20
     finally:
         subscriber.close()

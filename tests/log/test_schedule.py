@@ -79,7 +79,7 @@ class TestWhenItIsDue:
         publish("t", "much later", delay=3600)
         host = consuming.start()
         wait_until(lambda: seen == ["first"], timeout=10)
-        wait_until(lambda: not host.subscriber.dispatcher.outstanding)
+        wait_until(lambda: not len(host.subscriber.in_flight))
         publish("t", "earlier than what they wait for", delay=0.5)
         wait_until(lambda: len(seen) == 2, timeout=10)
 

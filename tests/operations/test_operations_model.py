@@ -205,7 +205,7 @@ class OperationsMachine(RuleBasedStateMachine):
     @rule(index=st.integers(0, 1))
     def turn(self, index: int) -> None:
         subscriber = self.subscribers[index]
-        subscriber.loop._poll_at = 0.0
+        subscriber._poll_at = 0.0
         subscriber.run_once()
 
     @rule(index=st.integers(0, 1), script=SCRIPT, runs=st.integers(1, 6))
@@ -221,7 +221,7 @@ class OperationsMachine(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 1))
     def balance(self, index: int) -> None:
-        self.subscribers[index].loop._balance_at = 0.0
+        self.subscribers[index]._balance_at = 0.0
         self.turn(index)
 
     @rule(

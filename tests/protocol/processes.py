@@ -103,8 +103,8 @@ class Process:
 
     def run_once(self) -> None:
         """One round of its control thread, balancing left out."""
-        self.subscriber.loop._poll_at, self.subscriber.loop._balance_at = 0.0, float("inf")
-        self.subscriber.loop.run_once_guarded()
+        self.subscriber._poll_at, self.subscriber._balance_at = 0.0, float("inf")
+        self.subscriber.run_once_guarded()
 
     def close(self) -> None:
         """End gracefully, without time to wait for what runs."""

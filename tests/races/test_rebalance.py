@@ -108,9 +108,9 @@ def wait_until_stable(subscribers: list[RunningSubscriber]) -> None:
 
     def stayed() -> bool:
         before = tokens()
-        since = [subscriber.subscriber.loop._balance_at for subscriber in subscribers]
+        since = [subscriber.subscriber._balance_at for subscriber in subscribers]
         for subscriber, at in zip(subscribers, since, strict=True):
-            wait_until(lambda subscriber=subscriber, at=at: subscriber.subscriber.loop._balance_at > at + 0.2)
+            wait_until(lambda subscriber=subscriber, at=at: subscriber.subscriber._balance_at > at + 0.2)
         return tokens() == before
 
     wait_until(stayed, message="partitions wander for ever")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from sqlqueue.conf import settings
 from sqlqueue.consumers.engine.in_doubt import InDoubtPhases
@@ -28,7 +29,7 @@ from sqlqueue.consumers.engine.throttle import (
     by_urgency,
     level_of,
 )
-from sqlqueue.consumers.handlers.pools import Pool, ThreadPool
+from sqlqueue.consumers.handlers.pools import MakePool, ThreadPool
 from sqlqueue.core import outcomes
 from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.partition import settling
@@ -68,13 +69,15 @@ class Dispatcher:
         ownership: Ownership,
         reader: Reader,
         settler: Settler,
-        threads: int,
-        make_pool: Callable[[Callable[[Attempt, Outcome], None], Callable[[Execution], None]], Pool],
+        threads: int | None,
+        pool: MakePool | None,
         awake: threading.Event,
     ):
+        threads = threads or settings.THREADS
         self.ownership, self.reader, self.settler = ownership, reader, settler
         self.in_flight: InFlight = settler.in_flight
         self.throttle, self.pace = Throttle(threads), Pace()
+        make_pool = pool or partial(ThreadPool, threads)
         self.pool = make_pool(self._report, self.in_flight.ended.append)
         self._reserved: Mapping[Subscription, Capacity] = {}  # what is reserved for a group
         self.reserved_threads: ReservedThreads | None = None  # where several groups share threads
@@ -86,11 +89,6 @@ class Dispatcher:
         self._in_threads, self._on_loop = Capacity(self.throttle), Capacity(self.throttle)
         self._urgent = any(each.consumer.options.urgency for each in ownership.subscriptions)
 
-    @property
-    def outstanding(self) -> int:
-        """How many attempts are in flight."""
-        return len(self.in_flight)
-
     # -- outcomes -----------------------------------------------------------------------------------------------------
 
     def _report(self, attempt: Attempt, outcome: Outcome) -> None:
@@ -100,11 +98,6 @@ class Dispatcher:
         # The control thread clears it before it takes the reports, so one that is set is enough.
         if wanted and not self._awake.is_set():
             self._awake.set()
-
-    @property
-    def reported(self) -> bool:
-        """Whether outcomes wait to be applied."""
-        return bool(self.in_flight.reports)
 
     def apply_reports(self, now: float) -> bool:
         """Apply the reported outcomes; return whether any of them changed anything."""
@@ -120,18 +113,12 @@ class Dispatcher:
                 finished += count
         self.in_flight.end_all(ended)
         self.throttle.finished(finished, now)
-        self._count_outstanding()
         return applied > 0
-
-    def _count_outstanding(self) -> None:
-        # Beside executions that take every thread, a reserved thread's outcomes are few of what is in flight.
-        self.throttle.low = 0.0 if self._reserved else len(self.in_flight) / 2
 
     def finish(self, lease: HeldLease, reports: Sequence[tuple[Attempt, Outcome]], now: float) -> int:
         """Apply the outcomes of attempts under one lease; return of how many. The others are ignored: another one was
         applied, or the lease is lost."""
-        assigned = self.ownership.assigned_of(lease)
-        if assigned is None or lease.lost:
+        if lease.lost:
             return 0
         subscription = lease.subscription
         if self.reserved_threads is not None and any(attempt.started for attempt, _ in reports):
@@ -144,7 +131,7 @@ class Dispatcher:
             for attempt, outcome in reports:
                 if outcome is outcomes.EXPIRED:
                     key_rate.give_back(attempt.message.key)
-        return assigned.finish_all(reports, now)
+        return subscription.assigned[lease.ref].finish_all(reports, now)
 
     # -- dispatch -----------------------------------------------------------------------------------------------------
 
@@ -156,6 +143,8 @@ class Dispatcher:
         if dispatch and self.reserved_threads is not None and not self.in_flight.alone:
             self.reserved_threads.look(assigned_partitions, now)
         chosen = self._choose(assigned_partitions, now) if dispatch else {}
+        # Beside executions that take every thread, a reserved thread's outcomes are few of what is in flight.
+        self.throttle.low = 0.0 if self._reserved else len(self.in_flight) / 2
         plans: list[SettlePlan] = []
         started: list[Execution] = []  # at first those that are claimed already
         linger = self.pace.linger if dispatch else 0.0
@@ -207,8 +196,8 @@ class Dispatcher:
                 for execution in claimed:
                     self.in_flight.release(execution)
         for plan in written or ():
-            if (assigned := self.ownership.assigned_of(plan.lease)) is not None:
-                settling.was_written(assigned, plan, now)
+            if not plan.lease.lost:
+                settling.was_written(plan.lease.subscription.assigned[plan.lease.ref], plan, now)
         return written
 
     def _start(self, started: list[Execution]) -> None:
@@ -356,4 +345,3 @@ class Dispatcher:
         if (limiter := assigned.lease.subscription.limiter) is not None:
             limiter.started(executions)
         self.in_flight.add(executions)
-        self._count_outstanding()

@@ -5,74 +5,81 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
-
-from django.db import Error
+from collections.abc import Sequence
 
 from sqlqueue.conf import settings
 from sqlqueue.consumers.background.effects import RESERVE
-from sqlqueue.consumers.background.task import SELDOM, BackgroundTask, NamedServerWarning
+from sqlqueue.consumers.background.task import SELDOM, BackgroundTask
+from sqlqueue.consumers.declare.registry import Consumer
 from sqlqueue.consumers.engine.dispatcher import Dispatcher
+from sqlqueue.consumers.engine.in_flight import InFlight
 from sqlqueue.consumers.engine.ownership import SERVER_CHANGED, Ownership, WorkingSet
 from sqlqueue.consumers.engine.reader import Reader
 from sqlqueue.consumers.engine.reserved_threads import Withdrawals
-from sqlqueue.consumers.engine.settler import ProgressWriter
-from sqlqueue.consumers.engine.subscription import Registration
+from sqlqueue.consumers.engine.settler import ProgressWriter, Settler
+from sqlqueue.consumers.engine.subscription import Registration, Subscription
+from sqlqueue.consumers.handlers.pools import MakePool
 from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.ref import HeldLease
-from sqlqueue.database import retries
 from sqlqueue.database.lock_timeouts import TableLocked
-from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, ServerIdentity, SessionReplaced
+from sqlqueue.database.log import Log, home_log
+from sqlqueue.database.server_identity import ServerIdentity
+from sqlqueue.leases import heartbeat
 from sqlqueue.operations import requests
-from sqlqueue.signals import announce, operation_retried
 
 logger = logging.getLogger("sqlqueue")
 
 REGISTER_CHECK = 0.1  # seconds between two attempts to register groups with start="latest"
 OPTIONS_CHECK = 0.8  # seconds between two reads of what is paused: nothing starts a second after a pause
 ASK_EVERY = 1.0  # seconds: polls that far apart ask for operators' requests, too
-ELSEWHERE_PAUSE = 1.0  # seconds before the next look for the named server
-SESSION_PAUSE = 0.05  # seconds before the next iteration when a statement has run in an unknown session
 BEHIND_LOOK = 0.05  # seconds between two looks while every partition has to be read up to what is known already
 LACKING = 4  # so much sooner than usual it balances again while it is below its share
 CLOCK_STEP = 0.001  # seconds: the step of the databases' coarsest clock, SQLite's
 
 
 class Loop:
-    """Applies outcomes, balances, reads, dispatches, settles. `run_once` is one iteration; `run_once_guarded` survives
-    the database's errors in it. `awake` is set when there may be something to do before the time that they return;
-    `fail` is called when so many handlers hang that the process should be replaced."""
+    """The parts of a consumer process, and what its control thread does in one iteration: it applies outcomes,
+    balances, reads, dispatches and settles. limited: it keeps to its groups' hours and limits.
+
+    liveness: what the supervisor sees; awake: set when there may be something to do before the time that `run_once` has
+    returned; failed: too many handlers hang, or a table is missing, so that the process should be replaced.
+    """
 
     def __init__(
         self,
-        ownership: Ownership,
-        reader: Reader,
-        registration: Registration,
-        dispatcher: Dispatcher,
-        liveness: Liveness,
-        clock: Callable[[], float],
-        awake: threading.Event,
-        fail: Callable[[], None],
+        consumers: Sequence[Consumer],
+        *,
+        log: Log | None = None,
+        name: str = "",
+        threads: int | None = None,
+        pool: MakePool | None = None,
+        liveness: Liveness | None = None,
+        limited: bool = True,
     ):
-        self.ownership, self.registration = ownership, registration
-        self.reader, self.log_end = reader, reader.log_end
-        self.dispatcher, self.settler, self.in_flight = dispatcher, dispatcher.settler, dispatcher.in_flight
-        self.liveness, self.clock, self.awake = liveness, clock, awake
-        self.stopping = False  # no new attempt starts
-        self.lost: deque[list[HeldLease]] = deque()  # the lease renewer appends
+        self.log, self.name = log or home_log(), name or heartbeat.subscriber_name()
+        self.clock, self.liveness = time.monotonic, liveness or Liveness()
+        self.awake = threading.Event()
+        self.stopping = self.failed = False  # stopping: no new attempt starts
+        self._stop_deadline = 0.0
+        self.subscriptions = [Subscription(self.log, consumer, limited) for consumer in consumers]
+        self.ownership = Ownership(self.log, self.name, self.subscriptions, settings.LEASE_DURATION)
+        self.ownership.progress = self.liveness.mark_iteration
+        self.reader = Reader(self.log, self.ownership.server)
+        self.log_end = self.reader.log_end
+        self.registration = Registration(self.log, self.subscriptions)
+        self.in_flight = InFlight()
+        self.settler = Settler(self.ownership, self.in_flight, self._give_up)
+        self.ownership.lost = self.settler.lose
+        self.dispatcher = Dispatcher(self.ownership, self.reader, self.settler, threads, pool, self.awake)
+        self.progress, self.working_set = ProgressWriter(self.log), WorkingSet()
+        self.withdrawals: Withdrawals | None = None  # where several groups share the threads
         self.scheduler: BackgroundTask | None = None
         self.requests: BackgroundTask | None = None
-        self.meet_server: Callable[[], None] = lambda: None  # before it goes on with another server
-        self.renew_name: Callable[[float], None] = lambda now: None  # of the server, where it is the named one
-        self._unmet = False
-        self._fail = fail
-        self.withdrawals: Withdrawals | None = None  # where several groups share the threads
-        self.progress = ProgressWriter(ownership.log)
-        self.named_server = NamedServerWarning(ownership.log, subscriber=ownership.subscriber)
-        self.working_set = WorkingSet()
+        self.lost: deque[list[HeldLease]] = deque()  # the lease renewer appends
         self._notified = False
         self._pause: float = settings.POLL_INTERVAL
         self._scheduled_at, self._looked_at = math.inf, -math.inf
@@ -89,58 +96,42 @@ class Loop:
         """Balance in the next iteration."""
         self._balance_at = 0.0
 
-    def run_once_guarded(self) -> float:
-        """Run one iteration; after a database error it is run again soon. Return for how many seconds the control
-        thread may sleep. Raises database errors that no retry helps against."""
+    def stop(self, timeout: float | None = None) -> None:
+        """Ask for a graceful stop: nothing new starts, and running handlers have `timeout` seconds
+        (SHUTDOWN_TIMEOUT)."""
+        self.stop_soon(timeout)
+        self.awake.set()
+
+    def stop_soon(self, timeout: float | None = None) -> None:
+        """Ask for a graceful stop from a signal handler, which may not take a lock: the loop stops when it next
+        wakes."""
+        if not self.stopping:
+            self._stop_deadline = self.clock() + (settings.SHUTDOWN_TIMEOUT if timeout is None else timeout)
+            self.stopping = True
+            self.liveness.mark_stopping()
+
+    def _fail(self) -> None:
+        """Stop because too many handlers hang, so that another process can replace this one."""
+        self.failed = True
+        self.stop()
+
+    def _give_up(self) -> bool:
+        """Return whether to stop waiting for an unreachable database. A loop that waits for it counts as alive."""
         self.liveness.mark_iteration()
-        try:
-            if self._unmet:
-                self.meet_server()
-                self._unmet = False
-            self.ownership.server.make_sure()
-            self.named_server.over()
-            self.renew_name(self.clock())
-            pause = self.run_once()
-            self.settler.trouble.over()
-            return pause
-        except ServerChanged:
-            self._unmet = True
-            self.start_over()
-            return 0.0
-        except NotNamedServer as error:
-            self._unmet = True
-            if self.ownership.leases():
-                self.start_over()
-            self.named_server.elsewhere(error)
-            return ELSEWHERE_PAUSE
-        except SessionReplaced as error:
-            logger.warning(logfmt("session_replaced", subscriber=self.ownership.subscriber, meaning=error))
-            return SESSION_PAUSE
-        except Error as error:
-            self.ownership.server.doubtful = True
-            kind = retries.classify(error)
-            if kind in retries.FOR_GOOD:
-                raise  # decisions may not have been written: only a fresh process is safe
-            self.settler.trouble.failed(error)
-            logger.warning(
-                logfmt("iteration_failed", subscriber=self.ownership.subscriber, error_kind=kind.name, error=error)
-            )
-            facts = {"operation": "iteration", "error_kind": kind.name, "error": error}
-            announce(operation_retried, Loop, **facts, database=self.ownership.log.label)
-            retries.drop_connection(self.ownership.log)
-            return 0.05 if kind is retries.ErrorKind.CONTENTION else self.settler.trouble.pause
+        return self.stopping and self._out_of_time()
+
+    def _out_of_time(self) -> bool:
+        return self.clock() >= self._stop_deadline
 
     def start_over(self) -> None:
         """Forget everything known of the log, since the server was started again or is another one, and acquire the
         partitions anew. The outcomes of handlers that still run are ignored."""
-        logger.warning(
-            logfmt("server_changed", subscriber=self.ownership.subscriber, meaning="acquiring the partitions anew")
-        )
-        for subscription in self.ownership.subscriptions:
+        logger.warning(logfmt("server_changed", subscriber=self.name, meaning="acquiring the partitions anew"))
+        for subscription in self.subscriptions:
             if subscription.limiter is not None:
                 subscription.limiter.void()
         self.settler.lose([assigned.lease for assigned in self.ownership.assigned_partitions()], SERVER_CHANGED)
-        self.ownership.server = ServerIdentity(self.ownership.log)
+        self.ownership.server = ServerIdentity(self.log)
         self.reader.forget(self.ownership.server)
         self.registration.begin = None
         self._scheduled_at = math.inf
@@ -170,9 +161,7 @@ class Loop:
             self._visit_all()
         assigned_partitions = self.working_set.partitions
         if not self.in_flight.end_overruns(self.dispatcher.pool, self.dispatcher.finish, now):
-            logger.error(
-                logfmt("pool_exhausted", subscriber=self.ownership.subscriber, meaning="too many handlers hang")
-            )
+            logger.error(logfmt("pool_exhausted", subscriber=self.name, meaning="too many handlers hang"))
             self._fail()
         self._renew_shares(now)
         written = self.dispatcher.advance(assigned_partitions, now, dispatch=not self.stopping)
@@ -189,7 +178,7 @@ class Loop:
     def _follows_options(self) -> bool:
         """Tell whether options that have changed could matter now: something runs, may be started, or would be if its
         group did not rest. A process that has nothing to do reads them with every balance only."""
-        if self.dispatcher.outstanding or any(each.resting for each in self.ownership.subscriptions):
+        if self.in_flight or any(each.resting for each in self.subscriptions):
             return True
         return any(assigned.has_candidates or assigned.in_doubt.entries for assigned in self.working_set.partitions)
 
@@ -215,7 +204,7 @@ class Loop:
             if self.withdrawals is not None and self.withdrawals.follow():
                 acquired = self.ownership.balance(self.log_end.horizon.value, self.clock) or acquired
         except TableLocked as error:
-            logger.warning(logfmt("balance_put_off", subscriber=self.ownership.subscriber, error=error))
+            logger.warning(logfmt("balance_put_off", subscriber=self.name, error=error))
             self._balance_at = self.clock() + settings.BALANCE_INTERVAL
             return
         if acquired:
@@ -232,11 +221,11 @@ class Loop:
 
     def _renew_shares(self, now: float) -> None:
         """Take shares of the groups' limits where that is due. While the process stops, handlers still hold slots."""
-        for subscription in self.ownership.subscriptions:
+        for subscription in self.subscriptions:
             if subscription.limiter is not None:
                 subscription.limiter.running = self.in_flight.running(subscription)
                 waits = [] if self.stopping or subscription.resting else list(subscription.assigned.values())
-                subscription.limiter.renew(self.ownership.subscriber, waits, now)
+                subscription.limiter.renew(self.name, waits, now)
 
     def _read(self, now: float) -> bool:
         """Look for new messages, fetch for partitions with room, load due rows; return whether anything was found."""
@@ -259,7 +248,7 @@ class Loop:
         if now >= self._notice_at:
             self._notice_at = now + settings.HEARTBEAT_INTERVAL
             self._visit_all()
-            for subscription in self.ownership.subscriptions:
+            for subscription in self.subscriptions:
                 if any(assigned.delays.next_due() is not None for assigned in subscription.assigned.values()) and (
                     self.reader.notice_changed(*subscription.group_topic, subscription.assigned, now)
                 ):
@@ -289,9 +278,9 @@ class Loop:
     def _sleep(self, assigned_partitions: Sequence[AssignedPartition]) -> float:
         """Return how long to sleep: until a report, a notification, a due row, the next poll or balance."""
         now = self.clock()
-        if self.dispatcher.reported or self.lost or (self._notified and not self._looks_later(now)):
+        if self.in_flight.reports or self.lost or (self._notified and not self._looks_later(now)):
             return 0.0
-        idle = not self.dispatcher.outstanding
+        idle = not self.in_flight
         looks_in = self._looked_at + BEHIND_LOOK - now if self._notified else math.inf
         if (threads := self.dispatcher.reserved_threads) is not None:
             looks_in = min(looks_in, threads.wake_at - now)

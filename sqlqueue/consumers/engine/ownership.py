@@ -118,11 +118,6 @@ class Ownership:
         self.balancer = Balancer(log, subscriber, lease_duration)
         self._by_group_topic = {subscription.group_topic: subscription for subscription in subscriptions}
 
-    def assigned_of(self, lease: HeldLease) -> AssignedPartition | None:
-        """Return the partition that is held under a lease; None if it was dropped."""
-        assigned = lease.subscription.assigned.get(lease.ref)
-        return assigned if assigned is not None and assigned.lease is lease else None
-
     def may_dispatch(self, assigned: AssignedPartition) -> bool:
         """Return whether deliveries of a partition may start: its group neither rests nor leaves it."""
         subscription = assigned.lease.subscription
@@ -242,7 +237,8 @@ class Ownership:
     def lose(self, leases: Iterable[HeldLease], why: str = TAKEN_OVER) -> None:
         """Drop the partitions of leases which are not this process's any more, and say why."""
         for lease in leases:
-            if (assigned := self.assigned_of(lease)) is not None:
+            assigned = lease.subscription.assigned.get(lease.ref)
+            if assigned is not None and assigned.lease is lease:
                 lease.subscription.drop(assigned)
                 self.changed = True
                 fields = {"subscriber": self.subscriber, **lease.labels, "why": why}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from django.db import Error, connections
 
@@ -14,26 +14,16 @@ from sqlqueue.conf import settings
 from sqlqueue.consumers.background.duties import CollectorTask, PeriodicTask, StatsRecorder
 from sqlqueue.consumers.background.effects import EffectTask
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
-from sqlqueue.consumers.background.task import SELDOM, BackgroundTask
+from sqlqueue.consumers.background.task import SELDOM, BackgroundTask, NamedServerWarning
 from sqlqueue.consumers.background.writer import RENEW_EVERY, NamedServerTask
 from sqlqueue.consumers.declare.periodic import declared
 from sqlqueue.consumers.declare.registry import Consumer
-from sqlqueue.consumers.engine.dispatcher import Dispatcher
-from sqlqueue.consumers.engine.in_flight import InFlight
 from sqlqueue.consumers.engine.loop import Loop
-from sqlqueue.consumers.engine.ownership import Ownership
-from sqlqueue.consumers.engine.reader import Reader
 from sqlqueue.consumers.engine.reserved_threads import Withdrawals
-from sqlqueue.consumers.engine.settler import Settler
-from sqlqueue.consumers.engine.subscription import Registration, Subscription
 from sqlqueue.consumers.handlers.connections import CONNECTIONS_LAST
-from sqlqueue.consumers.handlers.pools import Pool, ThreadPool
-from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.core import forks
 from sqlqueue.core.effects import with_header
 from sqlqueue.core.logfmt import logfmt
-from sqlqueue.core.outcomes import Outcome
-from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database import lock_timeouts, retries, writer
 from sqlqueue.database.log import Log, home_log
 from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, SessionReplaced
@@ -47,12 +37,14 @@ from sqlqueue.log.notifier import Listener
 from sqlqueue.log.schedule import move_due
 from sqlqueue.log.status import anything_due, anything_scheduled
 from sqlqueue.operations.requests import carry_out
-from sqlqueue.signals import announce, subscriber_started, subscriber_stopped
+from sqlqueue.signals import announce, operation_retried, subscriber_started, subscriber_stopped
 
 logger = logging.getLogger("sqlqueue")
 
 HORIZON_TIMEOUT = 0.5  # seconds for which a start waits for the horizon; after that the loop goes on registering
 NAMED_CHECK = 0.25  # seconds between two looks for the named server
+ELSEWHERE_PAUSE = 1.0  # seconds before the next look for the named server
+SESSION_PAUSE = 0.05  # seconds before the next iteration when a statement has run in an unknown session
 DRAIN_CHECK = 0.2  # seconds between two checks whether anything is due
 
 
@@ -62,66 +54,26 @@ def refuse_transaction(log: Log) -> None:
         raise ConfigurationError(f"a consumer cannot run {why}")
 
 
-class Subscriber:
+class Subscriber(Loop):
     """Runs consumers: owns partitions, reads, dispatches, settles. `run_once` is one iteration; `run` goes on until
-    `stop`. limited: it keeps to its groups' hours and limits."""
+    `stop`. options: the loop's."""
 
-    def __init__(
-        self,
-        consumers: Sequence[Consumer],
-        *,
-        log: Log | None = None,
-        name: str = "",
-        threads: int | None = None,
-        pool: Callable[[Callable[[Attempt, Outcome], None], Callable[[Execution], None]], Pool] | None = None,
-        background_tasks: bool = True,
-        liveness: Liveness | None = None,
-        limited: bool = True,
-    ):
-        self.log = log or home_log()
-        self.name = name or heartbeat.subscriber_name()
-        self.clock = time.monotonic
-        self.liveness = liveness or Liveness()
-        self.subscriptions = [Subscription(self.log, consumer, limited) for consumer in consumers]
-        self.ownership = Ownership(self.log, self.name, self.subscriptions, settings.LEASE_DURATION)
-        self.ownership.progress = self.liveness.mark_iteration
-        self.reader = Reader(self.log, self.ownership.server)
-        self._registration = Registration(self.log, self.subscriptions)
-        self._awake = threading.Event()
-        threads = threads or settings.THREADS
-        make_pool = pool or (lambda report, ended: ThreadPool(threads, report, ended))
-        self.in_flight = InFlight()
-        self.settler = Settler(self.ownership, self.in_flight, self._give_up)
-        self.dispatcher = Dispatcher(self.ownership, self.reader, self.settler, threads, make_pool, awake=self._awake)
-        self.ownership.lost = self.settler.lose
-        self.loop = Loop(
-            self.ownership,
-            self.reader,
-            self._registration,
-            self.dispatcher,
-            self.liveness,
-            self._now,
-            self._awake,
-            self._fail,
-        )
+    def __init__(self, consumers: Sequence[Consumer], *, background_tasks: bool = True, **options: Any):
+        super().__init__(consumers, **options)
         transactions = [each.executor.transaction for each in self.subscriptions]
         self._troubles = [self.settler.trouble, *(each.trouble for each in transactions if each is not None)]
         for trouble in self._troubles:
             trouble.schema_differs = self._schema_differs
-        self.loop.meet_server, self.loop.renew_name = self._keep_server_named, self._renew_name
-        self.failed = False  # it ended because too many handlers hang, or a table is missing
-        self._stop_deadline = 0.0
         self._with_background_tasks = background_tasks
         self._background_tasks: list[BackgroundTask] = []
         self._named_server: NamedServerTask | None = None
+        self._elsewhere = NamedServerWarning(self.log, subscriber=self.name)
+        self._unmet = False  # it goes on with another server, of which it is not known whether it has to be named
         self._name_due_at = 0.0
         self._effects: EffectTask | None = None
         self._address = ""  # where others tell it of news
         self._ending = ExitStack()  # what has to be closed, in the reverse order
         self._ending.callback(self.dispatcher.pool.close)
-
-    def _now(self) -> float:
-        return self.clock()
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -131,35 +83,35 @@ class Subscriber:
         self._keep_server_named()
         if self._named_server is not None:
             self._find_named_server()
-        self._registration.start()
+        self.registration.start()
         give_up_at = self.clock() + HORIZON_TIMEOUT
-        while self._registration.latest and not self._registration.register_latest(self.reader.log_end.horizon):
+        while self.registration.latest and not self.registration.register_latest(self.log_end.horizon):
             if self.stopping or self.clock() > give_up_at:
-                self._registration.warn_waiting()
+                self.registration.warn_waiting()
                 break
             time.sleep(0.01)
-        self._ending.callback(notifier.listen(self.loop.notify))
+        self._ending.callback(notifier.listen(self.notify))
         if self._with_background_tasks and settings.WAKE:
             questions = self.settler.questions
-            listener = Listener(settings.WAKE_ADDRESS, self.loop.notify, questions.add)
+            listener = Listener(settings.WAKE_ADDRESS, self.notify, questions.add)
             self._address, questions.send = listener.address, listener.send
             self._ending.callback(listener.close)
         for subscription in self.subscriptions:
             subscription.progressed_at = self.clock()
         self._lease_renewer = LeaseRenewer(
-            self.ownership, settings.HEARTBEAT_INTERVAL, self._shown, self.loop.lost.append, self.liveness
+            self.ownership, settings.HEARTBEAT_INTERVAL, self._shown, self.lost.append, self.liveness
         )
         self._lease_renewer.beat()
         if (threads := self.dispatcher.reserved_threads) is not None:
-            threads.starving = self.loop.balance_soon
-            self.loop.withdrawals = Withdrawals(self.ownership, threads, self.in_flight, self._lease_renewer.beat)
+            threads.starving = self.balance_soon
+            self.withdrawals = Withdrawals(self.ownership, threads, self.in_flight, self._lease_renewer.beat)
         self._renew_at = self.clock() + settings.HEARTBEAT_INTERVAL
         if self._with_background_tasks:
             scheduler = BackgroundTask(self.log, "scheduler", SELDOM, lambda: move_due(self.log) > 0)
             requests = BackgroundTask(self.log, "requests", SELDOM, lambda: carry_out(self.log))
             collector = CollectorTask(self.log, settings.COLLECT_INTERVAL, settings.LEASE_DURATION)
             stats_recorder = StatsRecorder(self.log, self.settler.outcome_counter)
-            self.loop.scheduler, self.loop.requests = scheduler, requests
+            self.scheduler, self.requests = scheduler, requests
             self._background_tasks = [self._lease_renewer, collector, stats_recorder, scheduler, requests]
             if with_header():
                 self._effects = EffectTask(self.log, lambda: self.ownership.balancer.in_reserve)
@@ -199,39 +151,15 @@ class Subscriber:
                 self.ownership.server.make_sure()
                 return
             except NotNamedServer as error:
-                self.loop.named_server.elsewhere(error)
+                self._elsewhere.elsewhere(error)
             time.sleep(NAMED_CHECK)
 
     def _look_again(self) -> None:
         """Let the loop, and all background tasks, look whether their server is the named one. From any thread."""
         self.ownership.server.doubtful = True
-        self._awake.set()
+        self.awake.set()
         for task in self._background_tasks:
             task.wake()
-
-    def stop(self, timeout: float | None = None) -> None:
-        """Ask for a graceful stop: nothing new starts, and running handlers have `timeout` seconds
-        (SHUTDOWN_TIMEOUT)."""
-        self.stop_soon(timeout)
-        self._awake.set()
-
-    def stop_soon(self, timeout: float | None = None) -> None:
-        """Ask for a graceful stop from a signal handler, which may not take a lock: the loop stops when it next
-        wakes."""
-        if not self.stopping:
-            self._stop_deadline = self.clock() + (settings.SHUTDOWN_TIMEOUT if timeout is None else timeout)
-            self.loop.stopping = True
-            self.liveness.mark_stopping()
-
-    @property
-    def stopping(self) -> bool:
-        """Whether it has been asked to stop."""
-        return self.loop.stopping
-
-    def _fail(self) -> None:
-        """Stop because too many handlers hang, so that another process can replace this one."""
-        self.failed = True
-        self.stop()
 
     def _schema_differs(self, error: Error) -> None:
         """Stop because a table or a column is missing. What is in flight is settled if that is over in time."""
@@ -240,9 +168,44 @@ class Subscriber:
             logger.error(logfmt("tables_missing", subscriber=self.name, error=error, meaning=meaning))
             self._fail()
 
-    def run_once(self) -> float:
-        """Run one iteration of the loop; return for how many seconds this thread may sleep."""
-        return self.loop.run_once()
+    def run_once_guarded(self) -> float:
+        """Run one iteration; after a database error it is run again soon. Return for how many seconds the control
+        thread may sleep. Raises database errors that no retry helps against."""
+        self.liveness.mark_iteration()
+        try:
+            if self._unmet:
+                self._keep_server_named()
+                self._unmet = False
+            self.ownership.server.make_sure()
+            self._elsewhere.over()
+            self._renew_name(self.clock())
+            pause = self.run_once()
+            self.settler.trouble.over()
+            return pause
+        except ServerChanged:
+            self._unmet = True
+            self.start_over()
+            return 0.0
+        except NotNamedServer as error:
+            self._unmet = True
+            if self.ownership.leases():
+                self.start_over()
+            self._elsewhere.elsewhere(error)
+            return ELSEWHERE_PAUSE
+        except SessionReplaced as error:
+            logger.warning(logfmt("session_replaced", subscriber=self.name, meaning=error))
+            return SESSION_PAUSE
+        except Error as error:
+            self.ownership.server.doubtful = True
+            kind = retries.classify(error)
+            if kind in retries.FOR_GOOD:
+                raise  # decisions may not have been written: only a fresh process is safe
+            self.settler.trouble.failed(error)
+            logger.warning(logfmt("iteration_failed", subscriber=self.name, error_kind=kind.name, error=error))
+            facts = {"operation": "iteration", "error_kind": kind.name, "error": error}
+            announce(operation_retried, Subscriber, **facts, database=self.log.label)
+            retries.drop_connection(self.log)
+            return 0.05 if kind is retries.ErrorKind.CONTENTION else self.settler.trouble.pause
 
     def renew_leases(self) -> None:
         """Renew the heartbeat and the leases when it is time. Without background tasks, the caller does so between two
@@ -257,8 +220,8 @@ class Subscriber:
         now = self.clock()
         runs_for = self.in_flight.runs_for(now)
         work = {each.group_topic: Work(runs_for.get(each), now - each.progressed_at) for each in self.subscriptions}
-        activity = f"{self.dispatcher.outstanding} in flight of {len(self.ownership.leases())} partitions"
-        return Shown(self._address, activity, self.reader.log_end.horizon.value, self.failing(), work)
+        activity = f"{len(self.in_flight)} in flight of {len(self.ownership.leases())} partitions"
+        return Shown(self._address, activity, self.log_end.horizon.value, self.failing(), work)
 
     def failing(self) -> str:
         """Return what fails again and again for an error of the database, with the last one: background tasks, the
@@ -283,7 +246,7 @@ class Subscriber:
             try:
                 started()
                 while not self.stopping and alive():
-                    pause = self.loop.run_once_guarded()
+                    pause = self.run_once_guarded()
                     if drain and self.idle:
                         if self.clock() >= ask_at:
                             if not self.anything_due():
@@ -291,8 +254,8 @@ class Subscriber:
                             ask_at = self.clock() + DRAIN_CHECK
                         pause = min(pause, DRAIN_CHECK)
                     if pause > 0:
-                        self._awake.wait(pause)
-                    self._awake.clear()
+                        self.awake.wait(pause)
+                    self.awake.clear()
                     if pause >= CONNECTIONS_LAST and retries.close_lost_connections():
                         self.ownership.server.doubtful = True
             finally:
@@ -307,9 +270,9 @@ class Subscriber:
     @property
     def idle(self) -> bool:
         """Whether nothing is in flight, and nothing that was read could be dispatched now."""
-        if self.dispatcher.outstanding or self.dispatcher.reported or self._registration.latest:
+        if self.in_flight or self.in_flight.reports or self.registration.latest:
             return False
-        if self.reader.log_end.unprobed:
+        if self.log_end.unprobed:
             return False  # positions would stay behind, too
         if self._effects is not None and not self._effects.idle:
             return False  # a callback may be about to be published
@@ -362,17 +325,9 @@ class Subscriber:
         if self._with_background_tasks:
             connections.close_all()
 
-    def _give_up(self) -> bool:
-        """Return whether to stop waiting for an unreachable database. A loop that waits for it counts as alive."""
-        self.liveness.mark_iteration()
-        return self.stopping and self._out_of_time()
-
-    def _out_of_time(self) -> bool:
-        return self.clock() >= self._stop_deadline
-
     def _wind_down(self) -> None:
         self.in_flight.release_where(lambda execution, subscription: True)
-        while self.dispatcher.outstanding and not self._out_of_time():
-            self.loop.run_once_guarded()
-            self._awake.wait(0.2 if self.settler.trouble.failures else 0.02)
-            self._awake.clear()
+        while self.in_flight and not self._out_of_time():
+            self.run_once_guarded()
+            self.awake.wait(0.2 if self.settler.trouble.failures else 0.02)
+            self.awake.clear()

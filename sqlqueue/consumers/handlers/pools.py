@@ -50,6 +50,9 @@ class Pool:
         """Take no more executions, and end idle threads."""
 
 
+MakePool = Callable[[Report, Callable[[Execution], None]], Pool]
+
+
 class ThreadPool(Pool):
     """Threads for sync handlers, and one event loop for async ones. Threads and loops that a handler blocks are
     replaced, up to a limit; `exhausted` tells when that is reached."""

@@ -111,7 +111,7 @@ class TestHandedOver:
             revoke(LOG, "default", "t")
         host.subscriber.ownership.balance = lambda *_: False  # it takes nothing again
         go.set()
-        wait_until(lambda: not host.subscriber.dispatcher.outstanding)
+        wait_until(lambda: not len(host.subscriber.in_flight))
         host.stop()
         assert not WorkItem.objects.exists()
 
