@@ -126,7 +126,7 @@ def test_what_has_caught_up_does_not_wait_for_what_is_behind(timed: Callable[...
     subscriber, turn = timed(
         consumer("t", lambda delivery: None), consumer("other", lambda delivery: seen.append(delivery.payload))
     )
-    subscriber.dispatcher.throttle._target = MOST
+    subscriber.dispatcher.throttle.target = MOST
     for _ in range(5):
         turn()
     assert seen == ["first"]

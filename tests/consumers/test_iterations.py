@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing import Pipe
+from types import SimpleNamespace
 
 import pytest
 from django.db import connection
@@ -13,6 +14,8 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue import Delivery, NewMessage, publish, publish_many
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.consumers.declare.registry import Consumer, build
+from sqlqueue.consumers.engine.dispatcher import Room
+from sqlqueue.consumers.engine.in_flight import ExecutorLoad
 from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.consumers.engine.throttle import Throttle
 from sqlqueue.consumers.handlers.executor import HandlerExecutor
@@ -238,8 +241,13 @@ def test_a_key_that_is_alone_is_not_dispatched_one_message_at_a_time(host: Host,
 
 def test_many_ordering_queues_share_the_room_among_the_threads() -> None:
     throttle = Throttle(4)
-    assert [throttle.of_ordering_queue(40, queues) for queues in (0, 1, 2, 8, 1000)] == [40, 40, 20, 5, 5]
-    assert throttle.of_ordering_queue(3, 1000) == 1
+
+    def most(room: int, queues: int) -> int:
+        throttle.target = room
+        return Room(throttle, ExecutorLoad(0, 8), [SimpleNamespace(candidates=queues)]).of_ordering_queue
+
+    assert [most(40, queues) for queues in (0, 1, 2, 8, 1000)] == [40, 40, 20, 5, 5]
+    assert most(3, 1000) == 1
 
 
 def test_a_deadline_is_set_before_the_start_can_be_seen() -> None:

@@ -42,7 +42,7 @@ def look(request: pytest.FixtureRequest, consuming: Consuming, monkeypatch: pyte
         elif request.param == "loop":
             subscriber.run_once_guarded()
         elif request.param == "renewer":
-            subscriber._lease_renewer.run_once()
+            subscriber._lease_renewer._guarded(subscriber._lease_renewer.run_once)
         elif writer:
             monkeypatch.setattr(
                 "sqlqueue.consumers.engine.subscriber.time.sleep", lambda seconds: named.__setitem__(0, "")

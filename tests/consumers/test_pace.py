@@ -32,7 +32,7 @@ def test_it_is_measured_over_half_a_second() -> None:
         (0, COUNTED, 0.0),
     ):
         for _ in range(settles):
-            pace.settled()
+            pace.settles += 1
         began = pace._since
         pace.measure(began + COUNTED - 0.01)
         assert pace._since == began
@@ -48,7 +48,7 @@ def test_claims_reach_as_far_as_the_log_grows_but_no_further_than_a_bound(grown:
     pace = Pace()
     for now, highest in ((100.0, 0), (101.0, 1_000), (102.0, 1_000 + grown)):
         for _ in range(settles):
-            pace.settled()
+            pace.settles += 1
         assert not pace.ahead, "how fast it grows is not known"
         pace.measure(now, highest)
     assert pace.ahead == ahead
@@ -132,9 +132,9 @@ def test_an_iteration_that_only_applies_outcomes_counts(
     monkeypatch.setattr(dispatcher, "advance", lambda *_, **__: False)  # all that there is to write waits
     counts = []
     for _ in range(2):
-        before = dispatcher.pace._settles
+        before = dispatcher.pace.settles
         subscriber.run_once()
-        counts.append(dispatcher.pace._settles - before)
+        counts.append(dispatcher.pace.settles - before)
     assert counts == [1, 0]
     monkeypatch.undo()
     subscriber.stop(timeout=0.0)

@@ -90,37 +90,28 @@ def test_shares() -> None:
     assert shares(2, [5, 3, 2]) == (0.95, 0.05), "the settings say other priorities than the topic has"
 
 
+URGENT, LOWER = ("g", "t", 0), ("g", "t", 1)
+
+
 def test_nothing_is_owed_to_a_priority_of_which_nothing_waits() -> None:
-    owed, urgent, level = PriorityShares(), ("g", "t", 0), ("g", "t", 1)
-    assert owed.due({level: 0.5}, 10) == {level: 5}
-    owed.were_dispatched({level: 0.5}, 10, {}, {urgent: 10})
-    assert owed.due({level: 0.5}, 3) == {level: 6}
-    owed.were_dispatched({level: 0.5}, 3, {level: 1}, {level: 1, urgent: 2})
-    assert owed.due({level: 0.5}, 1_000_000) == {level: int(MOST_OWED)}
-    assert owed.due({}, 10) == {}
-    assert owed.due({level: 0.5}, 4) == {level: 2}, "nothing has been saved up meanwhile"
-
-
-def test_what_is_shared_is_what_is_likely_to_be_dispatched() -> None:
-    owed, level = PriorityShares(), ("g", "t", 1)
-    assert owed.expected(8) == 8
-    assert owed.expected(-1) == 0
-    owed.were_dispatched({}, 8, {}, {level: 3})
-    assert owed.expected(5_000) == 3
-    owed.were_dispatched({}, 3, {}, {})
-    assert (owed.expected(5_000), owed.expected(2)) == (3, 2)
+    shared = PriorityShares()
+    for taken, owed in (({URGENT: 10}, 5), ({URGENT: 2, LOWER: 1}, 5.5), ({URGENT: 1_000_000}, MOST_OWED)):
+        shared.were_dispatched({LOWER: 0.5}, {}, taken)
+        assert shared.owed == {LOWER: owed}
+    shared.were_dispatched({}, {}, {URGENT: 10})
+    shared.were_dispatched({LOWER: 0.5}, {}, {URGENT: 4})
+    assert shared.owed == {LOWER: 2}, "nothing has been saved up meanwhile"
 
 
 def test_a_batch_that_exceeds_its_share_is_made_up_for() -> None:
-    owed, urgent, level = PriorityShares(), ("g", "t", 0), ("g", "t", 1)
-    assert owed.due({level: 0.25}, 4) == {level: 1}
-    owed.were_dispatched({level: 0.25}, 4, {level: 20}, {level: 20})
-    for _ in range(3):
-        assert owed.due({level: 0.25}, 4) == {}
-        owed.were_dispatched({level: 0.25}, 4, {}, {urgent: 20})
-    assert owed.due({level: 0.25}, 4) == {level: 1}
-    owed.were_dispatched({level: 0.25}, 4, {level: 1}, {level: 100})
-    assert owed.due({level: 0.25}, 4) != {}, "what nothing urgent took is not made up for"
+    shared = PriorityShares()
+    shared.were_dispatched({LOWER: 0.25}, {}, {URGENT: 4})
+    shared.were_dispatched({LOWER: 0.25}, {LOWER: 20}, {LOWER: 20})
+    assert shared.owed == {LOWER: -14}
+    shared.were_dispatched({LOWER: 0.25}, {}, {URGENT: 60})
+    assert shared.owed == {LOWER: 1}
+    shared.were_dispatched({LOWER: 0.25}, {}, {LOWER: 100})
+    assert shared.owed == {LOWER: 0}, "what nothing urgent took is not made up for"
 
 
 @pytest.mark.parametrize(("weights", "urgent"), [(None, 0.95), ([60, 40], 0.6)])

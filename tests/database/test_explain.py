@@ -457,7 +457,7 @@ def test_a_batch_in_which_everything_succeeds_costs_one_row_update(settings: obj
     settings.SQLQUEUE = {"PARTITIONS": 1, "WAKE": False, "LEASE_DURATION": 3600}
     handled: list[object] = []
     subscriber = host(lambda delivery: handled.append(delivery.payload), batch_size=500, start="earliest")
-    subscriber.dispatcher.throttle._target = 5_000
+    subscriber.dispatcher.throttle.target = 5_000
     subscriber.run_once()
     publish_many("t", range(500))
     with statements() as seen:
@@ -475,7 +475,7 @@ def test_a_claim_rides_on_the_settle_before_it(settings: object) -> None:
     subscriber = host(lambda delivery: None, start="earliest")
     subscriber.run_once()
     publish_many("t", range(100))
-    subscriber.dispatcher.throttle._target = 10
+    subscriber.dispatcher.throttle.target = 10
     subscriber.dispatcher.throttle.finished = lambda count, now: None
     with statements() as seen:
         work(subscriber, 15)

@@ -7,16 +7,17 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 
 from django.db import Error
 
-from sqlqueue.consumers.background.task import BackgroundTask, NamedServerWarning
+from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.consumers.engine.ownership import Ownership
 from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.ref import GroupTopic, HeldLease
 from sqlqueue.database import clock, retries
-from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, SessionReplaced
+from sqlqueue.database.server_identity import ServerChanged, SessionReplaced
 from sqlqueue.leases import release
 from sqlqueue.leases.release import Renewal, Shown
 from sqlqueue.signals import announce, database_unreachable, deliveries_settled
@@ -50,7 +51,6 @@ class LeaseRenewer(BackgroundTask):
         self.renewal = Renewal(self.log, ownership.subscriber, group_topics, ownership.lease_duration, show)
         self._loop = threading.get_ident()  # the thread that starts it
         self._logged = False
-        self._warning = NamedServerWarning(self.log, subscriber=ownership.subscriber)
 
     def beat(self) -> None:
         """Write the heartbeat, with what the process does."""
@@ -63,12 +63,13 @@ class LeaseRenewer(BackgroundTask):
 
     def run_once(self) -> bool:
         """Write the heartbeat, renew all leases, and find the lost ones by their tokens: the
-        subscriber may hold leases that this process does not know."""
+        subscriber may hold leases that this process does not know. Raises NotNamedServer where this thread is known
+        to be connected to another server."""
         if self._hangs():
             return False
         own = self.ownership
-        if not self._may_own():
-            return False
+        with suppress(ServerChanged, SessionReplaced):  # the next statement that matters says so again
+            own.server.proof()  # one that serves nothing here writes no heartbeat, so that no partitions are kept for it
         try:
             self.beat()
             server, owned = own.server, own.leases()
@@ -95,19 +96,6 @@ class LeaseRenewer(BackgroundTask):
             self.lost(lost)
         self.liveness.mark_renewal()
         return False
-
-    def _may_own(self) -> bool:
-        """Return whether this thread is not known to be connected to a server that is not the named one: a process that
-        serves nothing there writes no heartbeat, so that no partitions are kept for it."""
-        try:
-            self.ownership.server.proof()
-        except NotNamedServer as error:
-            self._warning.elsewhere(error)
-            return False
-        except (ServerChanged, SessionReplaced):
-            pass  # the next statement that matters says so again
-        self._warning.over()
-        return True
 
     def _hangs(self) -> bool:
         """Return whether the loop hangs; log it once, with its stack."""

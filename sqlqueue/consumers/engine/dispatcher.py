@@ -42,13 +42,15 @@ from sqlqueue.signals import announce, deliveries_dispatched
 class Room:
     """What may still be dispatched to a capacity under its present load, and what is chosen for it.
 
-    deliveries, executions: how many, of which a batch counts as one; of_ordering_queue: at most so many of one.
+    deliveries, executions: how many, of which a batch counts as one; of_ordering_queue: at most so many of one, as one
+    execution.
     """
 
     def __init__(self, throttle: Throttle, load: ExecutorLoad, assigned_partitions: Sequence[AssignedPartition]):
-        self.deliveries, self.executions = throttle.room(*load), throttle.executions_left(load.executions)
+        self.deliveries, self.executions = throttle.room(*load), throttle.fewest - load.executions
         queues = sum([assigned.candidates for assigned in assigned_partitions])
-        self.of_ordering_queue = throttle.of_ordering_queue(self.deliveries, queues)
+        # A single queue gets all the room: one attempt at a time would cost a transaction each.
+        self.of_ordering_queue = max(1, self.deliveries // max(1, min(queues, throttle.fewest)))
         self.chosen: dict[AssignedPartition, list[Execution]] = {}
 
     def by_level(self) -> dict[Level, int]:
@@ -293,8 +295,8 @@ class Dispatcher:
         waiting = self._waiting(assigned_partitions) if assigned_partitions[-1].ref.priority else {}
         given: dict[Level, int] = {}
         if waiting:
-            whole = shares.expected(room.deliveries)
-            for level, owed in shares.due(waiting, whole).items():
+            for level in waiting:
+                owed = int(shares.owed.get(level, 0.0))
                 for assigned in assigned_partitions:
                     if level_of(assigned) == level:
                         owed -= self._take(assigned, owed, room, now)
@@ -305,7 +307,7 @@ class Dispatcher:
             most = room.deliveries if quotas is None else quotas.of(assigned, room.deliveries)
             self._take(assigned, most, room, now)
         if waiting:
-            shares.were_dispatched(waiting, whole, given, room.by_level())
+            shares.were_dispatched(waiting, given, room.by_level())
         return room.chosen
 
     def _waiting(self, assigned_partitions: Sequence[AssignedPartition]) -> dict[Level, float]:

@@ -166,7 +166,7 @@ class Loop:
         self._renew_shares(now)
         written = self.dispatcher.advance(assigned_partitions, now, dispatch=not self.stopping)
         if written or applied:
-            self.dispatcher.pace.settled()
+            self.dispatcher.pace.settles += 1
         worked = written or worked
         self.progress.write(assigned_partitions, now)
         if not self.stopping:

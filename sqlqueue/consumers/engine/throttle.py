@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -30,8 +29,8 @@ class Throttle:
     """
 
     def __init__(self, threads: int):
-        self._threads = threads
-        self._target = 2 * threads
+        self.fewest = 2 * threads  # executions, so that no thread waits for the next one
+        self.target = self.fewest
         self._count = 0
         self._since = 0.0
         self.low = 0.0
@@ -42,28 +41,18 @@ class Throttle:
         self._count += count
         passed = now - self._since
         # Few need not wait for the measure's end; more would take a burst of instant outcomes for a rate.
-        early = self._target < EARLY and self._count >= self._target and passed > 0
+        early = self.target < EARLY and self._count >= self.target and passed > 0
         if passed >= MEASURED or early:
             rate = self._count / passed
-            wanted = max(2 * self._threads, min(MOST, int(rate * AHEAD)))
+            wanted = max(self.fewest, min(MOST, int(rate * AHEAD)))
             # At most doubled, for the same reason; lowered at once.
-            self._target = min(wanted, 2 * self._target) if wanted > self._target else (wanted + self._target) // 2
+            self.target = min(wanted, 2 * self.target) if wanted > self.target else (wanted + self.target) // 2
             self._count, self._since = 0, now
 
-    def room(self, outstanding: int, executions: int) -> int:
-        """Return how many more attempts may be dispatched: what the rate allows, or what keeps every thread busy, even
-        while some of them run long or slow executions."""
-        return max(self._target - outstanding, self.executions_left(executions))
-
-    def executions_left(self, count: int) -> int:
-        """Return how many more executions may be started."""
-        return 2 * self._threads - count
-
-    def of_ordering_queue(self, room: int, queues: int) -> int:
-        """Return how many attempts of one ordering queue may be dispatched together, as one execution, if `queues`
-        queues have something ready. A single queue gets all the room: one attempt at a time would cost a transaction
-        each."""
-        return max(1, room // max(1, min(queues, 2 * self._threads)))
+    def room(self, deliveries: int, executions: int) -> int:
+        """Return how many more attempts may be dispatched beside so many: what the rate allows, or what keeps every
+        thread busy, even while some of them run long or slow executions."""
+        return max(self.target - deliveries, self.fewest - executions)
 
     def rotated(self, assigned_partitions: Sequence[AssignedPartition]) -> list[AssignedPartition]:
         """Return the partitions, beginning with another one each time; urgent priorities stay first, as they are."""
@@ -91,30 +80,27 @@ class Pace:
     It brings, in a steady stream of 500 single messages a second for three groups, 2.2 rows changed a message instead
     of 4.0, and 954 bytes of binary log instead of 1,268; without claims ahead, 4.0 instead of 7.0 and 1,276 instead of
     1,783 (MySQL; tests/benchmarks/statements). linger: for how many seconds a position may wait now; ahead: how many
-    offsets above the log's end claims may reach.
+    offsets above the log's end claims may reach; settles: how many iterations have written or started something, or
+    applied outcomes, since the last measure.
     """
 
     def __init__(self) -> None:
         self.linger = 0.0
         self.ahead = 0
-        self._settles = 0
+        self.settles = 0
         self._since = 0.0
         self._highest = 0  # of the log, then
-
-    def settled(self) -> None:
-        """Count a settle: an iteration that has written or started something, or applied outcomes."""
-        self._settles += 1
 
     def measure(self, now: float, highest: int = 0) -> None:
         """Find out whether it settles often, and how fast the log grows. To be called at every iteration; now:
         monotonic seconds; highest: the highest offset of the log, 0 if it is not known."""
         passed = now - self._since
         if passed >= COUNTED:
-            often = self._settles >= OFTEN * passed
+            often = self.settles >= OFTEN * passed
             self.linger = LINGER if often else 0.0
             grown = max(0, highest - self._highest) if often and self._highest else 0
             self.ahead = min(writes.MOST_AHEAD, math.ceil(grown / passed * writes.AHEAD))
-            self._settles, self._since, self._highest = 0, now, highest
+            self.settles, self._since, self._highest = 0, now, highest
 
 
 LOWER_SHARE: Final = 0.05  # of all lower priorities together, without priority_weights
@@ -141,40 +127,24 @@ class PriorityShares:
     """What is owed to each lower priority, in deliveries, while more urgent messages wait as well: without that a topic
     that always has urgent messages would never deliver the others. For the control thread.
 
-    A share is of all that the process dispatches, and is owed only while something of the priority waits; what no share
-    takes goes to the most urgent first.
+    A share is of all that the process dispatches, and is earned only while something of the priority waits; what no
+    share takes goes to the most urgent first. owed: by lower priority.
     """
 
     def __init__(self) -> None:
-        self._owed: dict[Level, float] = {}
-        self._dispatched = sys.maxsize  # messages, the last time that there were any
-
-    def expected(self, room: int) -> int:
-        """Return how many of `room` deliveries are likely to be dispatched: as many as last time. Limits of a group,
-        or batches of which few run at once, may leave room for many more; shares of all that would be all there is.
-        What turns out otherwise is made up for the next time."""
-        return max(0, min(room, self._dispatched))
-
-    def due(self, waiting: Mapping[Level, float], room: int) -> dict[Level, int]:
-        """Return how many of the next `room` deliveries each lower priority is to get first. waiting: the share of each
-        of which something waits; to the others nothing is owed any more."""
-        self._owed = {
-            level: min(self._owed.get(level, 0.0) + room * share, MOST_OWED) for level, share in waiting.items()
-        }
-        return {level: int(owed) for level, owed in self._owed.items() if owed >= 1}
+        self.owed: dict[Level, float] = {}
 
     def were_dispatched(
-        self, waiting: Mapping[Level, float], room: int, given: Mapping[Level, int], taken: Mapping[Level, int]
+        self, waiting: Mapping[Level, float], given: Mapping[Level, int], taken: Mapping[Level, int]
     ) -> None:
-        """Record how many messages of each priority were dispatched into that room. given: those of them that were owed
-        to it; a batch may be more than that, and the rest counts towards what will be owed."""
-        dispatched = sum(taken.values())
-        self._dispatched = dispatched or self._dispatched
-        unused = room - dispatched
+        """Count how many messages of each priority were dispatched. waiting: the share of each lower one of which
+        something waited; to the others nothing is owed any more. given: those of them that were owed to it; a batch
+        may be more than that, and the rest counts towards what will be owed."""
+        dispatched, before, self.owed = sum(taken.values()), self.owed, {}
         for level, share in waiting.items():
-            earned = self._owed[level] - unused * share
+            earned = min(before.get(level, 0.0) + dispatched * share, MOST_OWED)
             least = min(0.0, earned - given.get(level, 0))
-            self._owed[level] = max(least, earned - taken.get(level, 0))
+            self.owed[level] = max(least, earned - taken.get(level, 0))
 
 
 class Capacity:
