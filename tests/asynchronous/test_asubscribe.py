@@ -448,7 +448,7 @@ class TestEnding:
                         await asyncio.wait_for(anext(deliveries), 0.02)  # before it comes
                     await apublish("t", number)
                     async with Occupied():
-                        await until(lambda: not deliveries._engine.deliveries.empty())
+                        await until(lambda: not deliveries._deliveries.empty())
                         with pytest.raises(asyncio.TimeoutError):
                             await asyncio.wait_for(anext(deliveries), 0.02)  # once it has come
                     found += await taken(deliveries, 1)
@@ -492,7 +492,7 @@ class TestEnding:
         async def main() -> None:
             async with asubscribe("t", timeout=PATIENCE) as deliveries:
                 await (await anext(deliveries)).aack()
-                await until(lambda: not deliveries._engine.deliveries.empty())
+                await until(lambda: not deliveries._deliveries.empty())
                 deliveries.close()
                 assert [each async for each in deliveries] == []
 

@@ -20,7 +20,6 @@ from sqlqueue.consumers.pull.delivery import PulledDelivery
 from sqlqueue.consumers.pull.engine import PullPool, pulled_consumer
 from sqlqueue.core.settle_plan import Execution
 from tests.counting import Cost, Costs, Counter
-from tests.logs import LOG
 from tests.processes import wait_until
 from tests.steady import SETTINGS, Steady, settle
 
@@ -133,11 +132,13 @@ class Receiver:
 
     def __init__(self, steady: Steady, settle: Callable[[PulledDelivery], object], **options: Any) -> None:
         self._deliveries: SimpleQueue[PulledDelivery | None] = SimpleQueue()
-        self._consumer, self._settle = pulled_consumer("t", "g", options), settle
-        self.subscriber = steady.start(self._consumer.handler, pool=self._pool, between=self.receive, **options)
+        self._settle = settle
+        self.subscriber = steady.start(
+            pulled_consumer("t", "g", options).handler, pool=self._pool, between=self.receive, **options
+        )
 
     def _pool(self, report: Callable[..., None], ended: Callable[[Execution], None]) -> PullPool:
-        return PullPool(LOG, self._consumer, report, ended, lambda: None, self._deliveries)
+        return PullPool(report, ended, lambda: None, self._deliveries)
 
     def receive(self) -> None:
         while not self._deliveries.empty():

@@ -69,7 +69,7 @@ class LeaseRenewer(BackgroundTask):
             return False
         own = self.ownership
         with suppress(ServerChanged, SessionReplaced):  # the next statement that matters says so again
-            own.server.proof()  # one that serves nothing here writes no heartbeat, so that no partitions are kept for it
+            own.server.proof()  # a process that serves nothing there writes no heartbeat: none are kept for it
         try:
             self.beat()
             server, owned = own.server, own.leases()

@@ -9,10 +9,10 @@ from typing import Any
 
 from django.db import connections
 
-from sqlqueue.consumers.declare.registry import Consumer
 from sqlqueue.consumers.handlers.delivery import Delivery
+from sqlqueue.consumers.handlers.executor import HandlerExecutor
 from sqlqueue.core import outcomes
-from sqlqueue.core.outcomes import SUPERSEDED, Outcome
+from sqlqueue.core.outcomes import SUPERSEDED, UNSTARTED, Outcome
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError, LeaseLost, Postpone, Reject, Retry, Settlement
@@ -24,7 +24,7 @@ DROPPED = (
     "no caller waits for the result, and it would be dropped: subscribe(…, keep_results=timedelta(days=1)) keeps it"
 )
 
-Settle = Callable[[Execution, Attempt, Outcome], None]
+Report = Callable[[Execution, Attempt, Outcome], None]
 
 
 class PulledDelivery(Delivery):
@@ -32,25 +32,19 @@ class PulledDelivery(Delivery):
     of the same method does nothing; another one raises ConfigurationError. Each has a twin for async code (aack,
     aretry, apostpone, areject, afail), which runs in the thread of the receiver's other database calls."""
 
-    def __init__(
-        self,
-        log: Log,
-        consumer: Consumer,
-        execution: Execution,
-        attempt: Attempt,
-        settle: Settle,
-        begin: Callable[[PulledDelivery], bool],
-    ):
-        super().__init__(log, attempt, consumer.payloads)
-        self._consumer, self._execution, self._report = consumer, execution, settle
-        self._begin = begin
+    def __init__(self, executor: HandlerExecutor, execution: Execution, attempt: Attempt, report: Report):
+        super().__init__(executor.log, attempt, executor.consumer.payloads)
+        self._executor, self._consumer = executor, executor.consumer
+        self._execution, self._report = execution, report
         self._settled = ""  # the name of the method
         self._commits: _CommitWatch | None = None  # watches the transaction that it was acked in
 
     def ready(self) -> bool:
-        """Start its visibility timeout, and tell whether the receiver can have it: if not, because it is over or its
-        payload does not fit its type, it is settled here."""
-        if not self._begin(self):
+        """Start its visibility timeout, and tell whether the receiver can have it: if not, because the lease is over,
+        the message has expired or its payload does not fit its type, it is settled here."""
+        attempt = self._attempt
+        if not self._executor.started([attempt]) or attempt.refused is not None:
+            self._report(self._execution, attempt, attempt.refused or UNSTARTED)
             return False
         try:
             if self._payloads is not None and self._payloads.checks:

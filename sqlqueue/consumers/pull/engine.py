@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -18,7 +19,7 @@ from sqlqueue.consumers.handlers.runs import Report, continues
 from sqlqueue.consumers.pull.delivery import PulledDelivery
 from sqlqueue.core import forks
 from sqlqueue.core.flow import NO_FLOW
-from sqlqueue.core.outcomes import UNSTARTED, Outcome
+from sqlqueue.core.outcomes import Outcome
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
@@ -41,50 +42,31 @@ def pulled_consumer(topic: str, group: str, options: dict[str, Any]) -> Consumer
 
 
 class PullPool(Pool):
-    """Gives the deliveries of executions to the receiver, one at a time and in their order. `arrived` is called, by any
+    """Gives the deliveries of executions to the receiver, one at a time and in their order. arrived: is called, by any
     thread, when there is another one."""
 
     def __init__(
         self,
-        log: Log,
-        consumer: Consumer,
         report: Report,
         ended: Callable[[Execution], None],
         arrived: Callable[[], None],
         deliveries: SimpleQueue[PulledDelivery | None],
     ):
-        self.log, self.consumer, self._report, self._ended, self._arrived = log, consumer, report, ended, arrived
-        self.deliveries = deliveries
-        self._executor: HandlerExecutor | None = None
+        self._report, self._ended, self._arrived, self._deliveries = report, ended, arrived, deliveries
 
     def submit(self, executor: HandlerExecutor, execution: Execution, reserved: bool = False) -> None:
         """Offer the first delivery of an execution; the next one follows when that is acked."""
-        self._executor = executor
-        self._offer(execution)
-
-    def _offer(self, execution: Execution) -> None:
         attempt = execution.start_next()
         if attempt is None:
             self._ended(execution)
         else:
-            pulled = PulledDelivery(self.log, self.consumer, execution, attempt, self.settle, self.begin)
-            self.deliveries.put(pulled)
+            self._deliveries.put(PulledDelivery(executor, execution, attempt, partial(self._settle, executor)))
             self._arrived()
 
-    def begin(self, delivery: PulledDelivery) -> bool:
-        """Start a delivery's visibility timeout; return False if the lease is over, or the message has expired: then it
-        is not delivered."""
-        assert self._executor is not None
-        attempt = delivery._attempt
-        if self._executor.started([attempt]) and attempt.refused is None:
-            return True
-        self.settle(delivery._execution, attempt, attempt.refused or UNSTARTED)
-        return False
-
-    def settle(self, execution: Execution, attempt: Attempt, outcome: Outcome) -> None:
+    def _settle(self, executor: HandlerExecutor, execution: Execution, attempt: Attempt, outcome: Outcome) -> None:
         """Report an outcome, and offer the deliveries behind it, or release them."""
         if continues(execution, attempt, outcome, self._report):
-            self._offer(execution)
+            self.submit(executor, execution)
         else:
             self._ended(execution)
 
@@ -94,42 +76,41 @@ class PullPool(Pool):
 
     def close(self) -> None:
         """Wake a receiver that waits for a delivery."""
-        self.deliveries.put(None)
+        self._deliveries.put(None)
 
 
 class PullEngine:
-    """Fills one queue for a receiver with the deliveries of each of these logs, and does all else in a thread for each:
-    leases, heartbeats, reads, settles. They start and end together: once one has ended, the pull loop has. Its error is
-    raised in the receiver, by `check`. While a database does not answer, its thread waits for it, and the others go on.
-
-    changed: is called, by any thread, when one has started, when a delivery has arrived and when one has ended; it
-    raises RuntimeError if there is no receiver any more.
+    """Fills one queue for its receiver with the deliveries of each of these logs, and does all else in a thread for
+    each: leases, heartbeats, reads, settles. They start and end together: once one has ended, the pull loop has. Its
+    error is raised in the receiver. While a database does not answer, its thread waits for it, and the others go on.
     """
 
-    def __init__(self, consumer: Consumer, logs: Sequence[Log], changed: Callable[[], None] = lambda: None):
-        self.deliveries: SimpleQueue[PulledDelivery | None] = SimpleQueue()
-        self._consumer, self._changed, self._forked = consumer, changed, forks.generation
+    def __init__(self, consumer: Consumer, logs: Sequence[Log], timeout: float | None):
+        self._timeout, self._forked = timeout, forks.generation
+        self._deliveries: SimpleQueue[PulledDelivery | None] = SimpleQueue()
         self._error: BaseException | None = None
-        self._subscribers = [self._subscriber(log) for log in logs]
+        # The throttle admits twice as many deliveries as threads: here, those that the receiver may have unsettled.
+        threads = max(1, consumer.options.batch_size // 2)
+        self._subscribers = [Subscriber([consumer], log=log, threads=threads, pool=self._make_pool) for log in logs]
         self._starting, self._running = set(self._subscribers), set(self._subscribers)
-        self._all_started = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(each,), name="sqlqueue-subscribe", daemon=True)
             for each in self._subscribers
         ]
 
-    def _subscriber(self, log: Log) -> Subscriber:
-        def make_pool(report: Report, ended: Callable[[Execution], None]) -> PullPool:
-            return PullPool(log, self._consumer, report, ended, self._tell, self.deliveries)
+    def close(self) -> None:
+        """End the iteration, from any thread or signal handler; what is unsettled is released, uncharged."""
+        for each in self._subscribers:
+            each.stop_soon(timeout=0.0)
 
-        # The throttle admits twice as many deliveries as threads: here, those that the receiver may have unsettled.
-        threads = max(1, self._consumer.options.batch_size // 2)
-        return Subscriber([self._consumer], log=log, threads=threads, pool=make_pool)
+    def _make_pool(self, report: Report, ended: Callable[[Execution], None]) -> PullPool:
+        return PullPool(report, ended, self._tell, self._deliveries)
 
-    def start(self) -> None:
-        """Start the threads."""
-        for thread in self._threads:
-            thread.start()
+    # -- in the threads -----------------------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        """Take note that one has started, that a delivery has arrived, or that one has ended. Raises RuntimeError if
+        there is no receiver any more."""
 
     def _run(self, subscriber: Subscriber) -> None:
         try:
@@ -143,69 +124,47 @@ class PullEngine:
 
     def _note_start(self, subscriber: Subscriber) -> None:
         self._starting.discard(subscriber)
-        if self.started:
-            self._all_started.set()
         self._tell()
 
     def _tell(self) -> None:
         try:
             self._changed()
         except RuntimeError:  # the receiver's event loop is closed
-            self.stop_soon()
+            self.close()
 
     # -- for the receiver ---------------------------------------------------------------------------------------------
 
+    def _start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
     @property
-    def started(self) -> bool:
+    def _started(self) -> bool:
         """Whether all have started; or have ended, perhaps before they could start; or one has failed."""
         return not self._starting or self._error is not None
 
     @property
-    def ended(self) -> bool:
+    def _ended(self) -> bool:
         """Whether one has ended, so that the iteration has. A child that the receiver has forked ends here: the engine
         is its parent's."""
-        self.leave_if_forked()
+        forks.leave_if_forked(self._forked)
         return len(self._running) < len(self._subscribers)
 
-    @property
-    def all_ended(self) -> bool:
-        """Whether all have ended: their leases are released, and their connections closed."""
-        return not self._running
-
-    @property
-    def stopping(self) -> bool:
-        """Whether they have been asked to end."""
-        return any(each.stopping for each in self._subscribers)
-
-    def leave_if_forked(self) -> None:
-        """End this process if it is a child that the receiver has forked."""
-        forks.leave_if_forked(self._forked)
-
-    def wait_until_started(self) -> None:
-        """Block until all have started; raise the error that has kept one from that."""
-        self._all_started.wait()
-        self.check()
-
-    def check(self) -> None:
+    def _check(self) -> None:
         """Raise the error that has ended one, if one has."""
         if self._error is not None:
             raise self._error
 
-    def stop_soon(self) -> None:
-        """Ask them, from a signal handler too, to end without waiting for what the receiver has not settled."""
-        for each in self._subscribers:
-            each.stop_soon(timeout=0.0)
-
-    def join(self) -> None:
-        """Let all end, without waiting for what the receiver has not settled, and block until they have. A child that
+    def _stop(self) -> None:
+        """Let all end, without waiting for what the receiver has not settled; not from a signal handler. A child that
         the receiver has forked ends here."""
-        self.stop()
+        forks.leave_if_forked(self._forked)
+        for each in self._subscribers:
+            each.stop(timeout=0.0)
+
+    def _join(self) -> None:
+        """Let all end, as `_stop`, and block until they have."""
+        self._stop()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
-
-    def stop(self) -> None:
-        """Let all end, not from a signal handler. A child that the receiver has forked ends here."""
-        self.leave_if_forked()
-        for each in self._subscribers:
-            each.stop(timeout=0.0)

@@ -4,6 +4,7 @@ receiver waits on an event loop."""
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -16,6 +17,7 @@ from sqlqueue.consumers.declare.registry import Consumer
 from sqlqueue.consumers.handlers.connections import CONNECTIONS_LAST
 from sqlqueue.consumers.pull.delivery import PulledDelivery
 from sqlqueue.consumers.pull.engine import PullEngine, pulled_consumer
+from sqlqueue.core import forks
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError, seconds
@@ -31,41 +33,42 @@ if TYPE_CHECKING:
 LOOK_AGAIN = 0.2  # seconds between two checks whether the engine still runs
 
 
-class Deliveries:
+class Deliveries(PullEngine):
     """Iterate over it. It ends after `timeout` seconds without a delivery (None: never), by close(), or by leaving its
     block.
 
     An error that ended the engine is raised here.
     """
 
-    def __init__(self, engine: PullEngine, timeout: float | None):
-        self._engine, self._timeout = engine, timeout
+    def __init__(self, consumer: Consumer, logs: Sequence[Log], timeout: float | None):
+        self._all_started = threading.Event()
+        super().__init__(consumer, logs, timeout)
 
-    def close(self) -> None:
-        """End the iteration, from any thread or signal handler; what is unsettled is released, uncharged."""
-        self._engine.stop_soon()
+    def _changed(self) -> None:
+        if self._started:
+            self._all_started.set()
 
     def __iter__(self) -> Iterator[PulledDelivery]:
         waited_since = looked_at = time.monotonic()
         delivery: PulledDelivery | None = None
         while True:
-            self._engine.leave_if_forked()
+            forks.leave_if_forked(self._forked)
             if delivery is not None and delivery.uncommitted:
                 raise ConfigurationError(
                     f"{delivery!r} was acked in a transaction that is still open, for which the group's other messages "
                     "wait: commit it before the next delivery is waited for"
                 )
             try:
-                delivery = self._engine.deliveries.get(timeout=LOOK_AGAIN)
+                delivery = self._deliveries.get(timeout=LOOK_AGAIN)
             except Empty:
                 if self._timeout is not None and time.monotonic() - waited_since >= self._timeout:
                     return
-                if not self._engine.ended:
+                if not self._ended:
                     continue
                 delivery = None
             if delivery is None:
-                self._engine.join()
-                self._engine.check()
+                self._join()
+                self._check()
                 return
             if time.monotonic() - looked_at >= CONNECTIONS_LAST:
                 retries.close_lost_connections()  # the receiver's own, before the visibility timeout begins
@@ -75,47 +78,42 @@ class Deliveries:
             waited_since = time.monotonic()
 
 
-class AsyncDeliveries:
+class AsyncDeliveries(PullEngine):
     """Iterate over it, in one task or in several, each of which gets deliveries of its own. It ends after `timeout`
     seconds without a delivery (None: never), by close(), or by leaving its block.
 
     An error that ended the engine is raised here.
     """
 
-    def __init__(self, consumer: Consumer, timeout: float | None, logs: Sequence[Log]):
-        self._timeout = timeout
-        self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
-        self._engine = PullEngine(consumer, logs, self._wake)
+    def __init__(self, consumer: Consumer, logs: Sequence[Log], timeout: float | None):
+        self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
         self._looked_at = self._last_taken = time.monotonic()
-
-    def close(self) -> None:
-        """End the iteration, from any thread or signal handler; what is unsettled is released, uncharged."""
-        self._engine.stop_soon()
+        super().__init__(consumer, logs, timeout)
 
     def __aiter__(self) -> AsyncDeliveries:
         return self
 
     async def __anext__(self) -> PulledDelivery:
         waits_since = time.monotonic()
-        while not self._engine.ended:
-            if not await self._until(lambda: self._engine.ended or self._arrived, waits_since):
+        while not self._ended:
+            if not await self._until(lambda: self._ended or self._arrived, waits_since):
                 raise StopAsyncIteration
             await self._close_lost_connections()  # before the visibility timeout begins
             delivery = self._take()
             if delivery is not None:  # nothing is awaited from here on: a task that is cancelled has lost none
                 return delivery
-        self._engine.check()
+        self._check()
         raise StopAsyncIteration
 
     @property
     def _arrived(self) -> bool:
-        return not self._engine.stopping and not self._engine.deliveries.empty()
+        return not any(each.stopping for each in self._subscribers) and not self._deliveries.empty()
 
     def _take(self) -> PulledDelivery | None:
         """Return a delivery that has arrived, started; None if there is none, or another task has it."""
         while self._arrived:
             try:
-                delivery = self._engine.deliveries.get_nowait()
+                delivery = self._deliveries.get_nowait()
             except Empty:
                 return None
             self._last_taken = time.monotonic()
@@ -131,14 +129,13 @@ class AsyncDeliveries:
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
-    def _wake(self) -> None:
-        """Let all tasks that wait look again. For any thread; raises RuntimeError if the event loop is closed."""
-        self._loop.call_soon_threadsafe(self._changed.set)
+    def _changed(self) -> None:
+        self._loop.call_soon_threadsafe(self._news.set)
 
     async def _until(self, condition: Callable[[], bool], waits_since: float | None = None) -> bool:
         """Wait until the condition holds; return False if nothing has arrived for the timeout, counted from then."""
         while True:
-            self._changed.clear()  # first, so that no change behind the look is missed
+            self._news.clear()  # first, so that no change behind the look is missed
             if condition():
                 return True
             left = None
@@ -147,32 +144,32 @@ class AsyncDeliveries:
                 if left <= 0:
                     return False
             # Not by wait_for: until Python 3.12 that swallows a cancellation which comes together with the change.
-            timer = None if left is None else self._loop.call_later(left, self._changed.set)
+            timer = None if left is None else self._loop.call_later(left, self._news.set)
             try:
-                await self._changed.wait()
+                await self._news.wait()
             finally:
                 if timer is not None:
                     timer.cancel()
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
+    async def _astart(self) -> None:
         """Start the engine, and wait for that; raise what has kept it from that."""
-        self._engine.start()
-        await self._until(lambda: self._engine.started)
-        self._engine.check()
+        self._start()
+        await self._until(lambda: self._started)
+        self._check()
 
-    async def end(self) -> None:
+    async def _aend(self) -> None:
         """End the engine, and wait for that. A task that is cancelled waits all the same, until the leases are
         released."""
-        self._engine.stop()
+        self._stop()
         cancelled: asyncio.CancelledError | None = None
-        while not self._engine.all_ended:
+        while self._running:
             try:
-                await self._until(lambda: self._engine.all_ended)
+                await self._until(lambda: not self._running)
             except asyncio.CancelledError as error:
                 cancelled = error
-        self._engine.join()  # it has nothing left to do
+        self._join()  # it has nothing left to do
         if cancelled is not None:
             raise cancelled
 
@@ -196,13 +193,14 @@ def subscribe(
     if timeout is not None:
         timeout = seconds(timeout, "timeout")
     consumer = pulled_consumer(topic, group, {**options})
-    engine = PullEngine(consumer, worked_on(topic, "", None))
-    engine.start()
+    deliveries = Deliveries(consumer, worked_on(topic, "", None), timeout)
+    deliveries._start()
     try:
-        engine.wait_until_started()
-        yield Deliveries(engine, timeout)
+        deliveries._all_started.wait()
+        deliveries._check()
+        yield deliveries
     finally:
-        engine.join()
+        deliveries._join()
 
 
 @asynccontextmanager
@@ -220,9 +218,9 @@ async def asubscribe(
     if timeout is not None:
         timeout = seconds(timeout, "timeout")
     consumer = await sync_to_async(pulled_consumer)(topic, group, {**options})
-    deliveries = AsyncDeliveries(consumer, timeout, await sync_to_async(worked_on)(topic, "", None))
+    deliveries = AsyncDeliveries(consumer, await sync_to_async(worked_on)(topic, "", None), timeout)
     try:
-        await deliveries.start()
+        await deliveries._astart()
         yield deliveries
     finally:
-        await deliveries.end()
+        await deliveries._aend()
