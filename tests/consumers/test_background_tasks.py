@@ -169,12 +169,12 @@ def test_one_whose_idle_connection_the_server_has_ended_fails_no_iteration(
     try:
         for _ in range(3):
             assert done.acquire(timeout=30)
-            assert task._trouble._error == ""
+            assert task.trouble._error == ""
             sessions().end(used[-1])
             task.wake()
     finally:
         task.stop()
-    assert task._trouble._error == ""  # not at its end either
+    assert task.trouble._error == ""  # not at its end either
     assert len(set(used)) == len(used)
 
 
@@ -271,13 +271,13 @@ def test_one_that_failed_once_is_not_reported(died: Consuming) -> None:
 
     for _ in range(FAILING - 1):
         scheduler._guarded(fail)
-    assert not scheduler.failing
+    assert not scheduler.trouble.failing
     scheduler._guarded(scheduler.run_once)
     scheduler._guarded(fail)
-    assert not scheduler.failing
+    assert not scheduler.trouble.failing
     for _ in range(FAILING):
         scheduler._guarded(fail)
-    assert scheduler.failing == "scheduler: no"
+    assert scheduler.trouble.failing == "scheduler: no"
 
 
 def test_one_that_fails_again_and_again_tries_another_connection(died: Consuming) -> None:

@@ -91,8 +91,8 @@ def test_an_atomic_handler_on_sqlite_holds_nothing_up(consuming: Consuming, step
     host = consuming.start()
     assert steps.started.wait(LONG)
     iterations: list[int] = []
-    plain = host.subscriber.progress.write
-    host.subscriber.progress.write = lambda *given: (plain(*given), iterations.append(1))
+    plain = host.subscriber.settler.store_progress
+    host.subscriber.settler.store_progress = lambda *given: (plain(*given), iterations.append(1))
     wait_until(lambda: len(iterations) > 3, timeout=10)  # it does not wait for the handler's transaction
     steps.go.set()
     wait_until(lambda: of().state == "acked")

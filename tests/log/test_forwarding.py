@@ -284,7 +284,7 @@ def test_a_task_whose_server_is_no_longer_the_named_one_looks_again(settings: ob
     begin(LOG, "t", 3)
     task = CollectorTask(LOG, 0.0, 30.0)
     task._guarded(task.run_once)
-    assert not task.failing
+    assert not task.trouble.failing
     Duty.objects.all().delete()
     begin(LOG, "t", 4)
     PublishGate.objects.filter(slot__gte=0).update(writer="another")

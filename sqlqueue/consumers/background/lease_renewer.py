@@ -94,7 +94,7 @@ class LeaseRenewer(BackgroundTask):
                     lost.append(lease)
         if lost:
             self.lost(lost)
-        self.liveness.mark_renewal()
+        self.liveness.mark("renewal")
         return False
 
     def _hangs(self) -> bool:

@@ -91,7 +91,8 @@ SELDOM: Final = 3600.0  # seconds
 
 class BackgroundTask:
     """A duty that a thread of its own does every `interval` seconds, on a connection of its own; SELDOM, if it is woken
-    when there is something to do. operation: does it once, and returns whether the next time should follow at once."""
+    when there is something to do. operation: does it once, and returns whether the next time should follow at once.
+    trouble: its errors in a row."""
 
     anywhere = False  # whether it may be connected to any server of a cluster, not only to the named one
 
@@ -99,7 +100,7 @@ class BackgroundTask:
         self.log, self.name, self.interval, self._operation = log, name, interval, operation
         self._due = threading.Event()
         self._stopping = False
-        self._trouble = Trouble(self.name)
+        self.trouble = Trouble(self.name)
         self._stopped = threading.Event()
         self._named_server = NamedServerWarning(log, task=self.name)
         self._thread = threading.Thread(target=self._run, name=f"sqlqueue-{self.name}", daemon=True)
@@ -129,11 +130,6 @@ class BackgroundTask:
         """Run one iteration; return True if the next one should follow at once."""
         return self._operation()
 
-    @property
-    def failing(self) -> str:
-        """The name and the last error of a task that fails again and again; "" for another."""
-        return self._trouble.failing
-
     def forget(self) -> None:
         """Forget what was read before: the database was unreachable, and may have been restarted."""
 
@@ -145,7 +141,7 @@ class BackgroundTask:
             with lock_timeouts.limited(self.log):
                 while not self._stopping:
                     more = self._guarded(self.run_once)
-                    self._stopped.wait(min(self._trouble.pause, self.interval))  # whatever wakes it
+                    self._stopped.wait(min(self.trouble.pause, self.interval))  # whatever wakes it
                     if not more and not self._stopping:
                         self._due.wait(self.interval)
                     self._due.clear()
@@ -169,17 +165,17 @@ class BackgroundTask:
                 self.forget()
             if isinstance(error, (GateElsewhere, LogElsewhere)):
                 server_identity.forget_session(self.log)  # another server has been named since it was looked at
-            self._trouble.failed(error)
-            if self._trouble.failures >= FAILING:  # another connection may lead to a server that works
+            self.trouble.failed(error)
+            if self.trouble.failures >= FAILING:  # another connection may lead to a server that works
                 retries.drop_connection(self.log)
             logger.warning(logfmt("background_task_failed", task=self.name, error_kind=kind.name, error=error))
             facts = {"operation": self.name, "error_kind": kind.name, "error": error}
             announce(operation_retried, BackgroundTask, **facts, database=self.log.label)
         except Exception as error:
-            self._trouble.failed(error)
+            self.trouble.failed(error)
             logger.error(logfmt("background_task_failed", task=self.name, error=error), exc_info=error)
         else:
             self._named_server.over()
-            self._trouble.over()
+            self.trouble.over()
             return more
         return False

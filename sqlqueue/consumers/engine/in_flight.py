@@ -180,7 +180,7 @@ class InFlight:
         if now < self._check_at:
             return True
         self._check_at = now + OVERRUN_CHECK
-        pool.look(now)
+        enough_threads = pool.look(now)
         for execution, subscription in list(self.executions.items()):
             late = [attempt for attempt in execution.attempts if self._overruns(attempt, now)]
             if late and (blame := pool.blame(execution, now)) is not Blame.OPEN:
@@ -190,7 +190,7 @@ class InFlight:
                 pool.abandon(execution)
                 if not any(each.started and not each.finished for each in execution.attempts):
                     self.end(execution)
-        return not pool.exhausted
+        return enough_threads
 
     def _overruns(self, attempt: Attempt, now: float) -> bool:
         return bool(attempt.started and not attempt.finished and now >= attempt.deadline and attempt in self._attempts)

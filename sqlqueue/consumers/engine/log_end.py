@@ -74,7 +74,9 @@ class Following:
         self.messages, self._above = newest.messages, above
 
     def drop(self) -> None:
-        """Forget the messages: the log may have more."""
+        """Forget the messages, if there are any: the log may have more."""
+        if not self.messages:
+            return
         total = sum(map(len, self.messages.values()))
         taken = sum(len(self.messages[stream]) for stream in self._taken)
         self.trials.ended(well=taken >= USEFUL * total)
@@ -155,7 +157,7 @@ class LogEnd:
         whether to ask for requests, too. notified: that there is something new is nearly sure; a process that keeps up
         with the log, and owns most of it, reads what is new at once then.
         """
-        self.drop_newest()
+        self.following.drop()
         shared = subscribers > FEW and self.gated
         if notified and not (shared or requested) and (found_new := self._follow()):
             return self._alarm(working_set, found_new, self.watched_to, self.horizon.value)
@@ -178,11 +180,6 @@ class LogEnd:
             seen = watch(self.log, low, self.highest, self.server)
         concerned = self._alarm(working_set, seen, low, reached if whole else None)
         return concerned and (rose or new)
-
-    def drop_newest(self) -> None:
-        """Forget the newest messages, if it keeps some: the log may have more."""
-        if self.following.messages:
-            self.following.drop()
 
     def _alarm(self, working_set: WorkingSet, seen: Collection[Stream] | None, low: int, reached: int | None) -> bool:
         """Alarm the partitions of what was seen above `low`; return whether there are any. reached: the horizon, if all

@@ -18,7 +18,7 @@ from sqlqueue.consumers.engine.in_flight import InFlight
 from sqlqueue.consumers.engine.ownership import SERVER_CHANGED, Ownership, WorkingSet
 from sqlqueue.consumers.engine.reader import Reader
 from sqlqueue.consumers.engine.reserved_threads import Withdrawals
-from sqlqueue.consumers.engine.settler import ProgressWriter, Settler
+from sqlqueue.consumers.engine.settler import Settler
 from sqlqueue.consumers.engine.subscription import Registration, Subscription
 from sqlqueue.consumers.handlers.pools import MakePool
 from sqlqueue.consumers.process.liveness import Liveness
@@ -67,7 +67,7 @@ class Loop:
         self._stop_deadline = 0.0
         self.subscriptions = [Subscription(self.log, consumer, limited) for consumer in consumers]
         self.ownership = Ownership(self.log, self.name, self.subscriptions, settings.LEASE_DURATION)
-        self.ownership.progress = self.liveness.mark_iteration
+        self.ownership.progress = lambda: self.liveness.mark("iteration")
         self.reader = Reader(self.log, self.ownership.server)
         self.log_end = self.reader.log_end
         self.registration = Registration(self.log, self.subscriptions)
@@ -75,7 +75,7 @@ class Loop:
         self.settler = Settler(self.ownership, self.in_flight, self._give_up)
         self.ownership.lost = self.settler.lose
         self.dispatcher = Dispatcher(self.ownership, self.reader, self.settler, threads, pool, self.awake)
-        self.progress, self.working_set = ProgressWriter(self.log), WorkingSet()
+        self.working_set = WorkingSet()
         self.withdrawals: Withdrawals | None = None  # where several groups share the threads
         self.scheduler: BackgroundTask | None = None
         self.requests: BackgroundTask | None = None
@@ -108,7 +108,7 @@ class Loop:
         if not self.stopping:
             self._stop_deadline = self.clock() + (settings.SHUTDOWN_TIMEOUT if timeout is None else timeout)
             self.stopping = True
-            self.liveness.mark_stopping()
+            self.liveness.mark("stopping")
 
     def _fail(self) -> None:
         """Stop because too many handlers hang, so that another process can replace this one."""
@@ -117,7 +117,7 @@ class Loop:
 
     def _give_up(self) -> bool:
         """Return whether to stop waiting for an unreachable database. A loop that waits for it counts as alive."""
-        self.liveness.mark_iteration()
+        self.liveness.mark("iteration")
         return self.stopping and self._out_of_time()
 
     def _out_of_time(self) -> bool:
@@ -168,7 +168,7 @@ class Loop:
         if written or applied:
             self.dispatcher.pace.settles += 1
         worked = written or worked
-        self.progress.write(assigned_partitions, now)
+        self.settler.store_progress(assigned_partitions, now)
         if not self.stopping:
             self.settler.release(self.ownership.drained(), now)
         self._pause = settings.POLL_INTERVAL if worked else min(self._pause * 2, settings.IDLE_POLL_INTERVAL)

@@ -60,7 +60,7 @@ class Reader:
         """Read for every partition that has room; return how many messages were read."""
         unweighed = [assigned for assigned in assigned_partitions if not assigned.budget.weighed]
         count = self._read(assigned_partitions, now)
-        self.log_end.drop_newest()
+        self.log_end.following.drop()
         if again := [assigned for assigned in unweighed if assigned.budget.weighed]:
             count += self._read(again, now)  # up to the room, now that their size is known
         for _ in range(READS_AT_ONCE - 1):  # then what is settled costs less than what is read
@@ -75,7 +75,7 @@ class Reader:
         count = self._load_missing(assigned_partitions, now)
         reached = self.log_end.horizon.value
         wanting = [
-            (assigned, _light(assigned, read))
+            (assigned, read if assigned.budget.weighed else read._replace(limit=min(read.limit, FIRST_READ)))
             for assigned in assigned_partitions
             if (read := assigned.next_read(reached))
         ]
@@ -178,11 +178,6 @@ class Reader:
             for offset in offsets[:count]:
                 row, message = found.get(offset, (None, None))
                 arrivals.load(assigned, offset, row, message, now)
-
-
-def _light(assigned: AssignedPartition, read: Read) -> Read:
-    """Return a read limited to few messages while it is not known how large the partition's messages are."""
-    return read if assigned.budget.weighed else read._replace(limit=min(read.limit, FIRST_READ))
 
 
 def abreast(reads: Reads, end: int) -> Reads:

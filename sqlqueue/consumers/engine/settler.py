@@ -22,7 +22,6 @@ from sqlqueue.core.partition.ref import HeldLease
 from sqlqueue.core.partition.settling import release_plan
 from sqlqueue.core.settle_plan import Attempt, SettlePlan, SettleResult
 from sqlqueue.database import retries
-from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerChanged, SessionReplaced
 from sqlqueue.log.atomic import committed_effects
 from sqlqueue.log.progress import Reported, store
@@ -39,6 +38,9 @@ from sqlqueue.signals import (
 
 logger = logging.getLogger("sqlqueue")
 
+RELEASED_AT_ONCE = 200  # partitions; more if a single group has more
+PROGRESS_EVERY = 1.0  # seconds between two writes of progress
+
 
 class Settler:
     """Writes settle plans, or drops their partitions. `give_up` tells it to stop waiting for a database that is
@@ -52,6 +54,7 @@ class Settler:
         # Called after a commit with what effects have written.
         self.tell_effects: Callable[[Sequence[EffectWrite]], None] = self._tell_effects
         self._give_up = give_up
+        self._progress_at = 0.0  # when progress may be stored again
         self.trouble = Trouble("loop")  # the control thread's: what it settles, and all else that it does
 
     def execute(self, plans: Sequence[SettlePlan]) -> list[SettlePlan] | None:
@@ -156,6 +159,32 @@ class Settler:
             if self.log.connection.connection is not before:
                 self.ownership.server.doubtful = True
 
+    def store_progress(self, assigned_partitions: Sequence[AssignedPartition], now: float) -> None:
+        """Store what handlers have reported last of each delivery, at most once a second, in one statement on the
+        control thread's own connection: it is seen before an atomic handler commits, and no handler waits for it."""
+        if now < self._progress_at:
+            return
+        reported: dict[Attempt, Reported] = {}
+        for assigned in assigned_partitions:
+            waiting = assigned.lease.progress
+            for _ in range(len(waiting)):  # not while there are any: handlers may report faster
+                attempt, said = waiting.popitem()
+                # What is settled has no progress. An atomic handler's transaction is the only one that can write on
+                # SQLite: to wait for it would hold up the whole process.
+                if attempt.outcome is None and (self.log.dialect.gated or not assigned.options.atomic):
+                    reported[attempt] = said
+        if not reported:
+            return
+        self._progress_at = now + PROGRESS_EVERY
+        try:
+            store(self.log, list(reported.items()))
+        except Error:
+            for attempt, said in reported.items():
+                attempt.lease.progress.setdefault(attempt, said)
+            raise
+        for attempt in reported:
+            attempt.lease.stored_progress.add(attempt.offset)
+
     def _announce(self, result: SettleResult) -> None:
         labels = {**result.plan.lease.labels, "database": self.log.label}
         if result.plan.filtered:
@@ -180,44 +209,6 @@ class Settler:
         for dead_letter in result.dead:
             fields = {"offset": dead_letter.message.offset, "attempt": dead_letter.attempts, "error": dead_letter.error}
             announce(dead_lettered, Settler, **labels, **fields)
-
-
-RELEASED_AT_ONCE = 200  # partitions; more if a single group has more
-PROGRESS_EVERY = 1.0  # seconds between two writes of progress
-
-
-class ProgressWriter:
-    """Stores what handlers have reported, at most once a second, in one statement on the control thread's own
-    connection: it is seen before an atomic handler commits, and no handler waits for it."""
-
-    def __init__(self, log: Log):
-        self._log, self._next = log, 0.0
-        self._one_writer = not log.dialect.gated
-
-    def write(self, assigned_partitions: Sequence[AssignedPartition], now: float) -> None:
-        """Store the last report of each delivery since the last write, if it is time."""
-        if now < self._next:
-            return
-        reported: dict[Attempt, Reported] = {}
-        for assigned in assigned_partitions:
-            waiting = assigned.lease.progress
-            for _ in range(len(waiting)):  # not while there are any: handlers may report faster
-                attempt, said = waiting.popitem()
-                # What is settled has no progress. An atomic handler's transaction is the only one that can write on
-                # SQLite: to wait for it would hold up the whole process.
-                if attempt.outcome is None and not (self._one_writer and assigned.options.atomic):
-                    reported[attempt] = said
-        if not reported:
-            return
-        self._next = now + PROGRESS_EVERY
-        try:
-            store(self._log, list(reported.items()))
-        except Error:
-            for attempt, said in reported.items():
-                attempt.lease.progress.setdefault(attempt, said)
-            raise
-        for attempt in reported:
-            attempt.lease.stored_progress.add(attempt.offset)
 
 
 def _written(result: SettleResult) -> list[EffectWrite]:

@@ -122,7 +122,7 @@ class Subscriber(Loop):
             for task in self._background_tasks:
                 self._start_task(task)
         group_topics = [subscription.group_topic for subscription in self.subscriptions]
-        self.liveness.mark_started()
+        self.liveness.mark("started")
         fields = {"subscriber": self.name, "subscriptions": group_topics}
         announce(subscriber_started, Subscriber, **fields, database=self.log.label)
 
@@ -134,6 +134,7 @@ class Subscriber(Loop):
             self._start_task(self._named_server)
 
     def _start_task(self, task: BackgroundTask) -> None:
+        self._troubles.append(task.trouble)
         task.start()
         self._ending.callback(task.stop)
 
@@ -146,7 +147,7 @@ class Subscriber(Loop):
     def _find_named_server(self) -> None:
         """Wait until this thread is connected to the named server."""
         while not self.stopping:
-            self.liveness.mark_iteration()
+            self.liveness.mark("iteration")
             try:
                 self.ownership.server.make_sure()
                 return
@@ -171,7 +172,7 @@ class Subscriber(Loop):
     def run_once_guarded(self) -> float:
         """Run one iteration; after a database error it is run again soon. Return for how many seconds the control
         thread may sleep. Raises database errors that no retry helps against."""
-        self.liveness.mark_iteration()
+        self.liveness.mark("iteration")
         try:
             if self._unmet:
                 self._keep_server_named()
@@ -210,7 +211,7 @@ class Subscriber(Loop):
     def renew_leases(self) -> None:
         """Renew the heartbeat and the leases when it is time. Without background tasks, the caller does so between two
         iterations."""
-        self.liveness.mark_iteration()
+        self.liveness.mark("iteration")
         if self.clock() >= self._renew_at:
             self._lease_renewer.run_once()
             self._renew_at = self.clock() + settings.HEARTBEAT_INTERVAL
@@ -226,8 +227,7 @@ class Subscriber(Loop):
     def failing(self) -> str:
         """Return what fails again and again for an error of the database, with the last one: background tasks, the
         loop, the transactions of atomic handlers. "" for nothing."""
-        tasks = [*self._background_tasks, *filter(None, [self._named_server])]
-        return "; ".join(filter(None, [*(each.failing for each in self._troubles), *(task.failing for task in tasks)]))
+        return "; ".join(filter(None, [each.failing for each in self._troubles]))
 
     def run(
         self,

@@ -12,7 +12,7 @@ from sqlqueue.consumers.declare.registry import Consumer
 from sqlqueue.consumers.engine.limiter import GroupLimiter
 from sqlqueue.consumers.engine.throttle import shares
 from sqlqueue.consumers.handlers.executor import HandlerExecutor
-from sqlqueue.core.flow import NO_FLOW, Rate
+from sqlqueue.core.flow import NO_FLOW
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.assigned import AssignedPartition
 from sqlqueue.core.partition.key_limit import NO_LIMIT, KeyLimit, KeyRate
@@ -70,8 +70,7 @@ class Subscription:
             self.limiter = GroupLimiter(self.log, *self.group_topic, self.flow, self.consumer.options.together)
         else:
             self.limiter.follow(self.flow)
-        self._apply_key_rate(self.flow.rate_per_key, now)
-        self._apply_key_limit(self.flow.concurrency_per_key)
+        self._apply_limits_of_keys(now)
         self.paused, self.history = options.paused, options.history
         self.resting = self.paused or self._outside_hours
         self.altered = options.altered
@@ -93,19 +92,14 @@ class Subscription:
         lost = [lease for lease in gone if lease.ref.partition in found.waiting]
         return lost, {lease.ref.partition for lease in gone if lease not in lost}
 
-    def _apply_key_rate(self, rate: Rate | None, now: float) -> None:
-        options = self.consumer.options
-        if options.ordering != "key" or options.together:
-            rate = None  # it was overridden for a group that cannot have it
+    def _apply_limits_of_keys(self, now: float) -> None:
+        options = self.consumer.options  # an override is not followed by a group that cannot have it
+        rate = self.flow.rate_per_key if options.ordering == "key" and not options.together else None
         if rate != (None if self.key_rate is None else self.key_rate.rate):
             for assigned in self.assigned.values() if self.key_rate is not None else ():
                 assigned.let_go(now)
             self.key_rate = KeyRate(rate) if rate else None
-
-    def _apply_key_limit(self, most: int | None) -> None:
-        options = self.consumer.options
-        if options.ordering != "none" or options.together:
-            most = None  # it was overridden for a group that cannot have it
+        most = self.flow.concurrency_per_key if options.ordering == "none" and not options.together else None
         if most != self._most_of_key:
             self._most_of_key = most
             for limit in self._key_limits.values():

@@ -27,17 +27,14 @@ Submissions = SimpleQueue["Submission | None"]
 class Pool:
     """What the dispatcher needs of a pool. This base class has no handler that hangs."""
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether so many handlers hang that no thread is left for others."""
-        return False
-
     def submit(self, executor: HandlerExecutor, execution: Execution, reserved: bool = False) -> None:
         """Run an execution soon; reserved: in a thread that runs only this executor's."""
         raise NotImplementedError
 
-    def look(self, now: float) -> None:
-        """Find an event loop that is blocked, and replace it."""
+    def look(self, now: float) -> bool:
+        """Find an event loop that is blocked, and replace it; return False if so many handlers hang that no thread is
+        left for others."""
+        return True
 
     def blame(self, execution: Execution, now: float) -> Blame:
         """Return what made an execution overrun."""
@@ -55,7 +52,7 @@ MakePool = Callable[[Report, Callable[[Execution], None]], Pool]
 
 class ThreadPool(Pool):
     """Threads for sync handlers, and one event loop for async ones. Threads and loops that a handler blocks are
-    replaced, up to a limit; `exhausted` tells when that is reached."""
+    replaced, up to a limit."""
 
     def __init__(self, threads: int, report: Report, ended: Callable[[Execution], None], name: str = "sqlqueue"):
         self._report, self._ended, self._name = report, ended, name
@@ -74,8 +71,7 @@ class ThreadPool(Pool):
             self._start_thread(self._submissions)
 
     @property
-    def exhausted(self) -> bool:
-        """Whether so many handlers hang that no more threads and loops are started in their place."""
+    def _exhausted(self) -> bool:
         return len(self._abandoned) + len(self._retired) >= self._most_abandoned
 
     @property
@@ -138,9 +134,9 @@ class ThreadPool(Pool):
         finally:
             connections.close_all()
 
-    def look(self, now: float) -> None:
+    def look(self, now: float) -> bool:
         """Replace the event loop if it is blocked. A retired loop that runs again is closed once its handlers have
-        ended."""
+        ended. Return False if so many hang that no more threads and loops are started in their place."""
         if self._loop is not None and not self._loop.look(now):
             self._retire(self._loop, now)
         for loop in list(self._retired):
@@ -148,6 +144,7 @@ class ThreadPool(Pool):
             if loop.over:
                 self._retired.remove(loop)
                 loop.close()
+        return not self._exhausted
 
     def _retire(self, loop: EventLoop, now: float, in_a_call: bool = False) -> None:
         self._loop = None
@@ -172,7 +169,7 @@ class ThreadPool(Pool):
             loop.cancel(execution)
             return
         with self._lock:
-            if execution not in self._running or execution in self._abandoned or self.exhausted:
+            if execution not in self._running or execution in self._abandoned or self._exhausted:
                 return  # it has just returned, was replaced already, or too many hang
             self._abandoned.add(execution)
             self._start_thread(self._running[execution])

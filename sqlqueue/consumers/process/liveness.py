@@ -15,7 +15,7 @@ class _Times(ctypes.Structure):
         ("started", ctypes.c_double),
         ("iteration", ctypes.c_double),
         ("renewal", ctypes.c_double),
-        ("stopping", ctypes.c_bool),
+        ("stopping", ctypes.c_double),
     )
 
 
@@ -26,21 +26,11 @@ class Liveness:
         self._times = _Times() if context is None else context.RawValue(_Times)
         self._times.began = time.monotonic()
 
-    def mark_started(self) -> None:
-        """Record that the groups are registered and the first heartbeat is written."""
-        self._times.started = time.monotonic()
-
-    def mark_iteration(self) -> None:
-        """Record that the loop begins an iteration, or another try to reach the database."""
-        self._times.iteration = time.monotonic()
-
-    def mark_renewal(self) -> None:
-        """Record that the heartbeat and the leases have been renewed."""
-        self._times.renewal = time.monotonic()
-
-    def mark_stopping(self) -> None:
-        """Record that the process takes no more work."""
-        self._times.stopping = True
+    def mark(self, what: str) -> None:
+        """Record that this happens now. started: the groups are registered and the first heartbeat is written;
+        iteration: the loop begins one, or another try to reach the database; renewal: the heartbeat and the leases have
+        been renewed; stopping: the process takes no more work."""
+        setattr(self._times, what, time.monotonic())
 
     @property
     def since_iteration(self) -> float:

@@ -123,7 +123,7 @@ def serve(
 
 def _stopped(pipe: Connection | None, liveness: Liveness, seconds: float) -> bool:
     """Wait for so many seconds; return True as soon as the process is to stop, or its supervisor has ended."""
-    liveness.mark_iteration()
+    liveness.mark("iteration")
     if pipe is not None:
         return pipe.poll(seconds)
     time.sleep(seconds)
