@@ -463,7 +463,7 @@ class TestEnding:
                 for steps in range(4):
                     waiting = asyncio.ensure_future(anext(deliveries))
                     await asyncio.sleep(0.02)
-                    deliveries._wake()
+                    deliveries._changed()
                     for _ in range(steps):
                         await asyncio.sleep(0)
                     waiting.cancel()

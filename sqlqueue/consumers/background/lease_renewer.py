@@ -7,7 +7,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 
 from django.db import Error
 
@@ -17,7 +16,7 @@ from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.ref import GroupTopic, HeldLease
 from sqlqueue.database import clock, retries
-from sqlqueue.database.server_identity import ServerChanged, SessionReplaced
+from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, SessionReplaced
 from sqlqueue.leases import release
 from sqlqueue.leases.release import Renewal, Shown
 from sqlqueue.signals import announce, database_unreachable, deliveries_settled
@@ -68,8 +67,12 @@ class LeaseRenewer(BackgroundTask):
         if self._hangs():
             return False
         own = self.ownership
-        with suppress(ServerChanged, SessionReplaced):  # the next statement that matters says so again
-            own.server.proof()  # a process that serves nothing there writes no heartbeat: none are kept for it
+        try:
+            own.server.proof()
+        except NotNamedServer:
+            raise  # a process that serves nothing there writes no heartbeat, so that no partitions are kept for it
+        except (ServerChanged, SessionReplaced):
+            pass  # the next statement that matters says so again
         try:
             self.beat()
             server, owned = own.server, own.leases()
