@@ -377,7 +377,7 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
     ),
     "a scale, a share, or what is chosen if nothing is said": (
         "consumers.background.effects:RESERVE",
-        "consumers.process.start:LOOK_EVERY",
+        "consumers.process.worker:LOOK_EVERY",
         "consumers.engine.throttle:LOWER_SHARE",
         "tasks.enqueueing:HIGHEST",
         "tasks.enqueueing:LOWEST",

@@ -175,7 +175,7 @@ def consuming(count: int) -> Iterator[tuple[str, float, float]]:
     from sqlqueue import Retry
     from sqlqueue.consumers.declare.registry import build
     from sqlqueue.consumers.engine.subscriber import Subscriber
-    from sqlqueue.consumers.process.start import look_less_often
+    from sqlqueue.consumers.process.worker import look_less_often
     from sqlqueue.log.topics import insert
 
     look_less_often()  # as a consumer process does

@@ -26,7 +26,7 @@ def migrated(name: str, settings: str = "tests.settings", **environment: str) ->
         from django.core.management import call_command
 
         call_command("migrate", run_syncdb=True, verbosity=0)
-        from sqlqueue.consumers.process.start import look_less_often
+        from sqlqueue.consumers.process.worker import look_less_often
 
         look_less_often()
         yield pid

@@ -54,7 +54,7 @@ def main() -> None:
 def measure(count: int, rounds: int, ordering: str) -> dict[str, list[tuple[float, float]]]:
     """Return for each kind, one a round, the time and the process's CPU time of a message, in µs."""
     from sqlqueue import NewMessage, publish_many
-    from sqlqueue.consumers.process.start import look_less_often
+    from sqlqueue.consumers.process.worker import look_less_often
     from sqlqueue.log.topics import insert
 
     look_less_often()  # as a consumer process does

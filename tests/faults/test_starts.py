@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from django.db import connection
 
-from sqlqueue.consumers.process.start import wait_for_database
+from sqlqueue.consumers.process.worker import wait_for_database
 from sqlqueue.models import Receipt
 from tests.consumer_processes import GROUP, Consumers
 from tests.logs import LOG

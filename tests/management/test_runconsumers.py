@@ -15,8 +15,8 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
 from sqlqueue import NewMessage, publish, publish_many
-from sqlqueue.consumers.process.start import LOOK_EVERY
 from sqlqueue.consumers.process.supervisor import STARTS_TRIED
+from sqlqueue.consumers.process.worker import LOOK_EVERY
 from sqlqueue.log.groups import register
 from sqlqueue.log.topic_options import override
 from sqlqueue.models import (

@@ -55,3 +55,10 @@ def let_children_end(handler: Handler, numbers: Collection[signal.Signals]) -> N
         unblock()
 
     os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=reset)
+
+
+def let_sigterm_end_pid_1(status: int) -> None:
+    """Let SIGTERM end this process, with this status, if it is the first one of a container: the system drops signals
+    for which such a process has no handler. For the time in which it has begun nothing."""
+    if os.getpid() == 1 and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda number, frame: os._exit(status))

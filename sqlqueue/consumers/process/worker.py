@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -18,9 +19,15 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from django.db import Error, NotSupportedError
+
+from sqlqueue.consumers.background.task import Trouble
 from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.consumers.process.signals import StopRequests, let_children_end
+from sqlqueue.core.logfmt import logfmt
+from sqlqueue.database import retries
 from sqlqueue.database.log import Log, home_log
+from sqlqueue.database.write_probe import write_refused
 
 if TYPE_CHECKING:
     from sqlqueue.consumers.process.endpoints import Endpoints
@@ -28,6 +35,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("sqlqueue")
 
 DATABASE_RETRY = 1.0  # seconds between two looks whether a database answers
+WAITS = "the process waits for the database, and starts once"
+# Objects more than before, until the youngest are looked through; how long a string among them is does not count.
+LOOK_EVERY = 10_000
 STOP, LEAVE = "stop", "leave"
 INTERRUPTED = 130
 LATEST_END = 25.0  # seconds after SHUTDOWN_TIMEOUT: then the system ends the process
@@ -70,7 +80,6 @@ def serve(
     from sqlqueue.consumers.declare.relays import of_database
     from sqlqueue.consumers.engine.subscriber import Subscriber
     from sqlqueue.consumers.process.endpoints import ProcessHealth, open_servers, own_metrics
-    from sqlqueue.consumers.process.start import look_less_often
     from sqlqueue.monitoring import logs
 
     logs.show(options.verbosity)
@@ -133,8 +142,6 @@ def _stopped(pipe: Connection | None, liveness: Liveness, seconds: float) -> boo
 def _ready(log: Log, options: WorkerOptions, pipe: Connection | None, liveness: Liveness) -> bool:
     """Wait until the database answers, unless this drains: who calls that is told at once. Return False if the process
     is to stop, or its supervisor has ended, meanwhile. Exits with status 1 if a table or a column is missing."""
-    from sqlqueue.consumers.process.start import wait_for_database
-    from sqlqueue.core.logfmt import logfmt
     from sqlqueue.database.tables import lacks_columns, queue_models
 
     undone = int(options.drain and pipe is None)
@@ -146,6 +153,51 @@ def _ready(log: Log, options: WorkerOptions, pipe: Connection | None, liveness: 
         logger.error(logfmt("tables_missing", meaning=meaning))
         sys.exit(1)
     return True
+
+
+def wait_for_database(log: Log, stopped: Callable[[float], bool | None] = time.sleep) -> bool:
+    """Wait until a database answers and takes writes, and say so while it does not; return False if `stopped`, which
+    waits for so many seconds, returns that the wait is over. Errors of connecting are the server's, whatever they are.
+    Raises those of a version that is too old, of tables that are missing, and of what no retry helps against."""
+    trouble = Trouble("start")
+    while True:
+        connected = False
+        try:
+            log.connection.ensure_connection()
+            connected = True
+            with log.connection.cursor() as cursor:
+                cursor.execute("SELECT 1")
+            refused = write_refused(log)
+            if refused is None:
+                return True
+            trouble.failed(refused)
+            facts = {"alias": log.alias, "error": refused, "retry_in": trouble.pause}
+            logger.warning(logfmt("database_takes_no_writes", **facts, meaning=f"{WAITS} it takes writes"))
+        except Error as error:
+            lasts = connected and retries.classify(error) in (*retries.FOR_GOOD, retries.ErrorKind.SCHEMA)
+            if lasts or isinstance(error, NotSupportedError):
+                raise
+            trouble.failed(error)
+            facts = {"alias": log.alias, "error": error, "retry_in": trouble.pause}
+            logger.warning(logfmt("database_unreachable", **facts, meaning=f"{WAITS} it answers"))
+        retries.drop_connection(log)  # another one may lead to a server that does
+        if stopped(trouble.pause):
+            return False
+
+
+def look_less_often() -> None:
+    """Exempt from the garbage collector what is loaded by now, and let it look through the rest every 10,000 objects.
+    For a process that does nothing else.
+
+    A message in memory is some ten objects until it is settled. With Python's thresholds, and with all of Django's
+    objects to walk through, the search for cycles among them is a third of what a batch handler that does nothing
+    costs. A collector that is off, or looks even less often, stays as it is."""
+    every, *others = gc.get_threshold()
+    if not gc.isenabled() or not every:
+        return
+    gc.set_threshold(max(every, LOOK_EVERY), *others)
+    gc.collect()  # what is exempt is never freed
+    gc.freeze()
 
 
 def _end_in_time(numbers: Sequence[int], seconds: float) -> None:

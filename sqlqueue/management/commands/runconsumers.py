@@ -24,9 +24,9 @@ from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.consumers.declare.registry import Consumer, registry
 from sqlqueue.consumers.process.endpoints import Address, Endpoints
 from sqlqueue.consumers.process.liveness import Liveness
-from sqlqueue.consumers.process.start import let_sigterm_end_pid_1, wait_for_database
+from sqlqueue.consumers.process.signals import let_sigterm_end_pid_1
 from sqlqueue.consumers.process.supervisor import Supervisor
-from sqlqueue.consumers.process.worker import WorkerOptions, serve
+from sqlqueue.consumers.process.worker import WorkerOptions, serve, wait_for_database
 from sqlqueue.core.bounds import whole
 from sqlqueue.core.keys import did_you_mean
 from sqlqueue.core.logfmt import logfmt
