@@ -10,9 +10,8 @@ import pytest
 from django.db import connection
 
 from sqlqueue import Reject, publish
-from sqlqueue.consumers.background import effects
-from sqlqueue.consumers.background.duties import CollectorTask, OutcomeCounter, StatsRecorder
-from sqlqueue.consumers.background.effects import RESERVE
+from sqlqueue.consumers.background import duties
+from sqlqueue.consumers.background.duties import RESERVE, CollectorTask, OutcomeCounter, StatsRecorder
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
 from sqlqueue.consumers.background.task import FAILING, SELDOM, BackgroundTask
 from sqlqueue.consumers.engine import subscriber
@@ -236,7 +235,7 @@ def test_one_that_fails_again_and_again_is_reported_until_it_gets_on(
     consuming: Consuming, settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.SQLQUEUE = QUICK | {"HEARTBEAT_INTERVAL": 0.1}
-    monkeypatch.setattr(effects, "INTERVAL", 0.05)
+    monkeypatch.setattr(duties, "EFFECTS_INTERVAL", 0.05)
     Batch.objects.create(id="open", callbacks={})
     consuming.consumer("t", lambda delivery: None)
     host = consuming.start()
@@ -305,8 +304,8 @@ def test_a_look_that_lasts_rests(consuming: Consuming, monkeypatch: pytest.Monke
         return True
 
     monkeypatch.setattr(type(MEMBERS), "committed", lambda effect, log, writes: look(log, writes))
-    monkeypatch.setattr(effects, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    task = effects.EffectTask(LOG, lambda: False)
+    monkeypatch.setattr(duties, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    task = duties.EffectTask(LOG, lambda: False)
     for passed in (0.0, 0.0, 29.0, 1.0):
         now[0] += passed
         task.run_once()
@@ -318,7 +317,7 @@ def test_what_is_committed_all_the_time_does_not_keep_effects_from_looking(
 ) -> None:
     seen: list[int] = []
     monkeypatch.setattr(type(MEMBERS), "committed", lambda effect, log, writes: bool(seen.append(len(writes))))
-    task = effects.EffectTask(LOG, lambda: False)
+    task = duties.EffectTask(LOG, lambda: False)
     write = EffectWrite(HeldLease(PartitionRef("g", "t", 0, 0), 1, 1), 1, 1, MEMBERS, True, "{}")
     task.tell_of([write, write])
     task.run_once()

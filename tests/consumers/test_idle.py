@@ -11,7 +11,7 @@ import pytest
 from django.db import connection, connections
 
 from sqlqueue import Delivery, NewMessage, Reject, publish, publish_many
-from sqlqueue.consumers.background import effects
+from sqlqueue.consumers.background import duties
 from sqlqueue.consumers.background import task as task_module
 from sqlqueue.consumers.background.task import BackgroundTask
 from sqlqueue.consumers.declare.registry import build
@@ -86,7 +86,7 @@ def idle(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch)
     consumer = replace(build("t", {"group": "g"}), handler=handle)
     publish_many("t", [NewMessage(number, key=f"{number}") for number in range(5)])
     process = Idle(Subscriber([consumer], pool=InlinePool))
-    for module in (task_module, effects):
+    for module in (task_module, duties):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: process.now))
     process.pass_time(MINUTE)
     assert process.subscriber.settled == 5

@@ -114,7 +114,7 @@ class Member:
             self.release(subscription, partitions)
 
     def release(self, subscription: Subscription, partitions: set[int]) -> None:
-        streams = [stream for partition in sorted(partitions) for stream in subscription.of_partition(partition)]
+        streams = [stream for ref, stream in subscription.assigned.items() if ref.partition in partitions]
         self.settle_plans([settling.release_plan(stream, 0.0) for stream in streams])
         self.guarded(lambda: self.ownership.release({subscription: partitions}))
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from sqlqueue.conf import settings
-from sqlqueue.consumers.background.effects import RESERVE
+from sqlqueue.consumers.background.duties import RESERVE
 from sqlqueue.consumers.background.task import SELDOM, BackgroundTask
 from sqlqueue.consumers.declare.registry import Consumer
 from sqlqueue.consumers.engine.dispatcher import Dispatcher

@@ -136,8 +136,8 @@ class Ownership:
         """Return the leases that are held by (group, topic, partition), one for each priority; from any thread."""
         held: dict[tuple[str, str, int], list[HeldLease]] = defaultdict(list)
         for subscription in self.subscriptions:
-            for ref, lease in list(subscription.leases.items()):
-                held[ref.group, ref.topic, ref.partition].append(lease)
+            for ref, assigned in list(subscription.assigned.items()):
+                held[ref.group, ref.topic, ref.partition].append(assigned.lease)
         return held
 
     def balance(self, horizon: int, clock: Callable[[], float]) -> bool:
@@ -184,7 +184,7 @@ class Ownership:
         for group_topic, options in served(self.log, self._by_group_topic).items():
             if group_topic in self._by_group_topic:  # else two of different ones
                 self._by_group_topic[group_topic].apply(options, now)
-        if timed := [each for each in self.subscriptions if each.has_hours]:
+        if timed := [each for each in self.subscriptions if each.flow.active is not None or each.outside_hours]:
             moment = clock.now(self.log)
             for subscription in timed:
                 subscription.check_hours(moment)
@@ -226,10 +226,9 @@ class Ownership:
     def release(self, partitions: Mapping[Subscription, set[int]]) -> None:
         """Release the leases of these partitions, which have been settled for the last time."""
         for subscription, numbers in partitions.items():
-            for number in numbers:
-                for assigned in subscription.of_partition(number):
-                    subscription.drop(assigned)
-                    self.changed = True
+            for assigned in [each for ref, each in subscription.assigned.items() if ref.partition in numbers]:
+                subscription.drop(assigned)
+                self.changed = True
         leases = {subscription.group_topic: numbers for subscription, numbers in partitions.items()}
         release.release(self.log, self.subscriber, leases)
         self._announce(lease_released, partitions)

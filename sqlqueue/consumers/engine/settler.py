@@ -146,8 +146,8 @@ class Settler:
         plans = [
             release_plan(assigned, now)
             for subscription, numbers in partitions.items()
-            for number in sorted(numbers)
-            for assigned in subscription.of_partition(number)
+            for ref, assigned in subscription.assigned.items()
+            if ref.partition in numbers
         ]
         try:
             settled = self.execute(plans)

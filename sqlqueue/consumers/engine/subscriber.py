@@ -11,8 +11,7 @@ from typing import Any
 from django.db import Error, connections
 
 from sqlqueue.conf import settings
-from sqlqueue.consumers.background.duties import CollectorTask, PeriodicTask, StatsRecorder
-from sqlqueue.consumers.background.effects import EffectTask
+from sqlqueue.consumers.background.duties import CollectorTask, EffectTask, PeriodicTask, StatsRecorder
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
 from sqlqueue.consumers.background.task import SELDOM, BackgroundTask, NamedServerWarning
 from sqlqueue.consumers.background.writer import RENEW_EVERY, NamedServerTask

@@ -42,11 +42,10 @@ class Subscription:
         self.key_rate: KeyRate | None = None  # None: no limit of a key
         self._most_of_key: int | None = None
         self._key_limits: dict[int, KeyLimit] = {}  # by partition: its priorities have one
-        self.paused = self._outside_hours = False
+        self.paused = self.outside_hours = False
         self.resting = False  # nothing of it may start: it is paused, or outside its active hours
         self.executor = HandlerExecutor(log, consumer)
-        self.assigned: dict[PartitionRef, AssignedPartition] = {}
-        self.leases: dict[PartitionRef, HeldLease] = {}  # of `assigned`; other threads read these only
+        self.assigned: dict[PartitionRef, AssignedPartition] = {}  # other threads read their leases only
         self.leaving: set[int] = set()  # numbers of leases to release as soon as nothing of them is in flight
         self.progressed_at = 0.0  # monotonic seconds: when something was settled, or a watermark moved
         self.history = "failures"
@@ -72,7 +71,7 @@ class Subscription:
             self.limiter.follow(self.flow)
         self._apply_limits_of_keys(now)
         self.paused, self.history = options.paused, options.history
-        self.resting = self.paused or self._outside_hours
+        self.resting = self.paused or self.outside_hours
         self.altered = options.altered
         if not self.altered:
             self.partitions, self.counted = options.partitions, None
@@ -88,7 +87,7 @@ class Subscription:
         if found.more and groups.start_epochs(self.log, *self.group_topic):
             found = leased(self.log, *self.group_topic)
         self.counted, self.partitions = found.counted, len(found.counted)
-        gone = [lease for ref, lease in self.leases.items() if ref.partition not in found.counted]
+        gone = [each.lease for ref, each in self.assigned.items() if ref.partition not in found.counted]
         lost = [lease for lease in gone if lease.ref.partition in found.waiting]
         return lost, {lease.ref.partition for lease in gone if lease not in lost}
 
@@ -107,15 +106,10 @@ class Subscription:
             for assigned in self.assigned.values():
                 assigned.queues.follow_limit(assigned.entries.values())
 
-    @property
-    def has_hours(self) -> bool:
-        """Whether its active hours are to be compared with the clock."""
-        return self.flow.active is not None or self._outside_hours
-
     def check_hours(self, now: datetime) -> None:
         """Compare the active hours with the database's clock."""
-        self._outside_hours = self.flow.active is not None and not self.flow.active.contains(now)
-        self.resting = self.paused or self._outside_hours
+        self.outside_hours = self.flow.active is not None and not self.flow.active.contains(now)
+        self.resting = self.paused or self.outside_hours
 
     def share(self, priority: int) -> float:
         """Return the share of the deliveries that a priority gets at least, while something of it waits."""
@@ -138,20 +132,15 @@ class Subscription:
             key_limit=key_limit,
         )
         assigned.lease.deadline, assigned.lease.subscription = deadline, self
-        self.assigned[taken.ref], self.leases[taken.ref] = assigned, assigned.lease
+        self.assigned[taken.ref] = assigned
         return assigned
-
-    def of_partition(self, number: int) -> list[AssignedPartition]:
-        """Return what is assigned of this partition, one for each priority."""
-        return [assigned for ref, assigned in self.assigned.items() if ref.partition == number]
 
     def drop(self, assigned: AssignedPartition) -> None:
         """Remove a partition that has another owner now: the outcomes of its attempts are ignored."""
         assigned.lease.lost = True
         assigned.queues.leave()
         self.assigned.pop(assigned.ref, None)
-        self.leases.pop(assigned.ref, None)
-        if not self.of_partition(assigned.ref.partition):
+        if assigned.ref.partition not in self.holding:
             self.leaving.discard(assigned.ref.partition)
             self._key_limits.pop(assigned.ref.partition, None)
 
