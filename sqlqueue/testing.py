@@ -161,7 +161,8 @@ def _run_hosted(log: Log, consumers: Sequence[Consumer], deadline: float, timeou
         try:
             subscriber.close()
         finally:
-            failures.raise_it()
+            if failures.ends is not None:
+                raise failures.ends
     return subscriber.settled
 
 

@@ -88,7 +88,6 @@ class Consumer:
     handler: Callable[..., Any] = _no_handler
     retried: RetryFilter = ALL
     payloads: PayloadReader | None = None  # None: as JSON has them
-    where: Filter | None = None  # None: all messages
     flow: Flow = NO_FLOW
     declares: bool = True  # its processes store the flow, also one without limits
     is_async: bool = field(init=False, repr=False)  # calling the handler gives an awaitable
@@ -321,7 +320,6 @@ def build(topic: str, options: dict[str, Any]) -> Consumer:
         values["start"],
         retried=retried,
         payloads=payloads,
-        where=where,
         flow=flow,
     )
 

@@ -33,11 +33,6 @@ class Failures:
         if self.ends is None and (self.raising or isinstance(error, KeyboardInterrupt)):
             self.ends = error
 
-    def raise_it(self) -> None:
-        """Raise the error that ends the drain, if there is one."""
-        if self.ends is not None:
-            raise self.ends
-
 
 class InlineExecutor(HandlerExecutor):
     """Runs handlers inside the transactions that the calling thread has open, and collects their errors."""

@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from sqlqueue.conf import settings
@@ -70,7 +69,7 @@ class Supervisor:
         self._context = multiprocessing.get_context("spawn")
         self._children: list[Child] = []
         self._looked_at = time.monotonic()
-        self._requests = StopRequests()
+        self._stops = StopRequests()
         self._passed_on = 0  # of these requests
         self._failed = False
         self._shared: SharedMetrics | None = None
@@ -81,14 +80,14 @@ class Supervisor:
         """Run until everything is done or stopped; return the exit status: 0, or 1 if a process failed during a stop,
         or a drain was stopped, or its processes could not start."""
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._on_signal)
-            signal.signal(signal.SIGINT, self._on_signal)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda number, frame: self._stops.add())
             # The system may deliver a signal to another thread; the pipe then ends this thread's wait.
             signal.set_wakeup_fd(self._wakeup_writer)
         atexit.register(self._exit)  # before multiprocessing's own exit, which waits for the children
         servers = self._open_servers()
         try:
-            while self._children or (self._pending() and not self._stops):
+            while self._children or (self._pending() and not self._stops.count):
                 self._start_due()
                 self._wait()
                 self._end_hung()
@@ -103,7 +102,7 @@ class Supervisor:
             signal.setitimer(signal.ITIMER_REAL, 0)
             if threading.current_thread() is threading.main_thread():
                 signal.set_wakeup_fd(-1)
-        return int(self._failed or (self.options.drain and self._stops > 0))
+        return int(self._failed or (self.options.drain and self._stops.count > 0))
 
     def _open_servers(self) -> ExitStack:
         metrics: Callable[[], bytes] = bytes
@@ -121,17 +120,10 @@ class Supervisor:
         """Return the health of the processes. From any thread."""
         processes = {child.name: child.liveness for child in list(self._children)}
         missing = sum(group.wanted for group in self._groups) - len(processes)
-        return ProcessHealth(processes, missing, self._stops > 0)
-
-    @property
-    def _stops(self) -> int:
-        return self._requests.count
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._requests.add()
+        return ProcessHealth(processes, missing, self._stops.count > 0)
 
     def _start_due(self) -> None:
-        if self._stops:
+        if self._stops.count:
             return
         for group in self._groups:
             for _ in range(group.take_due(time.monotonic())):
@@ -150,12 +142,12 @@ class Supervisor:
 
     def _wait(self) -> None:
         timeout = settings.HUNG_AFTER / HUNG_LOOKS
-        if (pending := self._pending()) and not self._stops:
+        if (pending := self._pending()) and not self._stops.count:
             timeout = min(timeout, max(0.0, min(pending) - time.monotonic()))
         for ready in wait([*(child.process.sentinel for child in self._children), self._wakeup_reader], timeout):
             if ready == self._wakeup_reader:
                 os.read(self._wakeup_reader, 100)
-                if self._stops > self._passed_on:
+                if self._stops.count > self._passed_on:
                     self._pass_on()
 
     def _end_hung(self) -> None:
@@ -182,15 +174,15 @@ class Supervisor:
                     continue
 
     def _pass_on(self) -> None:
-        self._passed_on = self._stops
-        command = STOP if self._stops == 1 else LEAVE
+        self._passed_on = self._stops.count
+        command = STOP if self._stops.count == 1 else LEAVE
         if command == STOP:  # it may never learn from a server that is frozen whether leases were freed
             signal.setitimer(signal.ITIMER_REAL, settings.SHUTDOWN_TIMEOUT + worker.LATEST_END + LAST_CHANCE)
         logger.info(
             logfmt("stopping", how="gracefully" if command == STOP else "at once", children=len(self._children))
         )
         self._tell(self._children, command)
-        if self._stops > 2:
+        if self._stops.count > 2:
             for child in self._children:
                 child.process.kill()
 
@@ -213,12 +205,12 @@ class Supervisor:
     def _follow(self, child: Child, code: int | None) -> None:
         """Do what a process's end asks for: usually another one takes its place."""
         group = child.group
-        if self._stops and code == -signal.SIGTERM and not child.liveness.has_started:
+        if self._stops.count and code == -signal.SIGTERM and not child.liveness.has_started:
             code = 0  # of a signal to the whole process group: it has not begun anything
-        if code == 0 and (self._stops or (self.options.drain and child.ended_at is None)):
+        if code == 0 and (self._stops.count or (self.options.drain and child.ended_at is None)):
             group.wanted -= 1
             return
-        if self._stops:
+        if self._stops.count:
             self._free(child, code, None)
             self._failed = self._failed or code != 0
             return
@@ -263,7 +255,7 @@ class Supervisor:
     def _exit(self) -> None:
         """Stop the children at the process's exit, while run() may go on in another thread, as with a reloader: it is
         to replace none of them."""
-        self._requests.add()
+        self._stops.add()
         self._shut_down()
 
     def _shut_down(self) -> None:

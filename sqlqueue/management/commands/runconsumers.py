@@ -254,7 +254,7 @@ class Command(BaseCommand):
             f"{c.group}/{c.topic}→{c.name} (ordering={c.options.ordering}"
             f"{' batch=' + str(c.options.batch_size) if c.options.batch else ''}{' atomic' if c.options.atomic else ''}"
             f"{' commit_every=' + str(c.options.commit_every) if c.options.grouped else ''}"
-            f"{' where(' + c.where.text + ')' if c.where else ''}"
+            f"{' where(' + c.options.where.text + ')' if c.options.where else ''}"
             f"{''.join(f' {name}={value}' for name, value in c.flow.as_dict().items())}"
             f" attempts={c.options.max_attempts or 'unlimited'} timeout={c.options.visibility_timeout:g}s)"
             for c in consumers
