@@ -153,14 +153,16 @@ class Dispatcher:
         for assigned in assigned_partitions:
             executions = chosen.get(assigned, [])
             if executions or assigned.active:
+                subscription = assigned.lease.subscription
                 end = self._claims_to(assigned) if dispatch else 0
-                waits = linger if linger and self._may_wait(assigned) else 0.0
+                # A crash would not bring back the receipt of what a handler's own transaction has acked.
+                waits = 0.0 if assigned.options.atomic and subscription.history == "all" else linger
                 watermark = assigned.writes.watermark
                 plan = settling.plan(assigned, now, settings.FLUSH_INTERVAL, executions, waits, end)
                 if plan is not None:
                     plans.append(plan)
                     if plan.settled or plan.watermark > watermark:
-                        assigned.lease.subscription.progressed_at = now
+                        subscription.progressed_at = now
                 else:
                     started += executions
         if not plans and not started:
@@ -173,11 +175,6 @@ class Dispatcher:
             started += plan.executions
         self._start(started)
         return True
-
-    def _may_wait(self, assigned: AssignedPartition) -> bool:
-        """Tell whether acks may wait for a settle. Not if that writes the receipt of what a handler's own transaction
-        has acked: a crash would not bring it back."""
-        return not (assigned.options.atomic and assigned.lease.subscription.history == "all")
 
     def _claims_to(self, assigned: AssignedPartition) -> int:
         """Return up to where a partition may be claimed ahead; 0: not at all."""

@@ -133,16 +133,13 @@ class GroupLimiter:
         tries = self.flow.budget is not None and (self._open or not self._deadline) and self._trial is None
         return tries or (rate and not self._stock.left) or (concurrency and not self._slots)
 
-    def _overspent(self, now: float) -> bool:
-        """Tell whether more has failed here since the last take than the budget allows: that is told at once, unless
-        there is no share, and so nothing starts."""
-        budget = self.flow.budget
-        return budget is not None and not self._open and now < self._deadline and self._failed > budget.count
-
     def renew(self, subscriber: str, partitions: Iterable[AssignedPartition], now: float) -> None:
         """Take a share if that is due: for what waits in these partitions, and for what runs. One transaction."""
         waiting = list(partitions)
-        early = self._overspent(now) or (self.held_back and self._exhausted and now >= self._early_at)
+        budget = self.flow.budget
+        # More has failed here than allowed: that is told at once, unless there is no share, and so nothing starts.
+        overspent = budget is not None and not self._open and now < self._deadline and self._failed > budget.count
+        early = overspent or (self.held_back and self._exhausted and now >= self._early_at)
         busy = self.held_back or self._used or self.running or self._failed or self._told
         if not early and not (busy and now >= self._take_at):
             return

@@ -88,8 +88,10 @@ class Settler:
             if self.questions:
                 self.questions.answer(result.settled)
             self._announce(result)
-        if effects.with_header() and (found := [each for result in written for each in _written(result)]):
-            self.tell_effects(found)
+        if effects.with_header():  # what they have written with a settle, or with the handlers' own transactions
+            found = [each for result in written for each in (*result.effects, *committed_effects(result.settled))]
+            if found:
+                self.tell_effects(found)
         if stale:
             self._unclaim(stale)
             self.lose([plan.lease for plan in stale])
@@ -209,8 +211,3 @@ class Settler:
         for dead_letter in result.dead:
             fields = {"offset": dead_letter.message.offset, "attempt": dead_letter.attempts, "error": dead_letter.error}
             announce(dead_lettered, Settler, **labels, **fields)
-
-
-def _written(result: SettleResult) -> list[EffectWrite]:
-    """Return what effects have written with a settle, or with the handlers' own transactions that it has announced."""
-    return [*result.effects, *committed_effects(result.settled)]
