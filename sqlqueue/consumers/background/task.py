@@ -1,5 +1,5 @@
-"""The base of background tasks: a thread, an interval, a connection and an error boundary for each; and what goes wrong
-again and again in one thread of a process."""
+"""The base of background tasks: a thread, an interval, a connection and an error boundary for each; and what keeps one
+thread of a process from its work."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ logger = logging.getLogger("sqlqueue")
 FAILING: Final = 3  # errors in a row: a database that is restarted causes fewer
 FIRST_PAUSE: Final = 0.1  # seconds before the next try; it doubles with each error
 LONGEST_PAUSE: Final = 2.0
+AGAIN = 300.0  # seconds
 
 
 def _ignore(error: Error) -> None:
@@ -31,12 +32,14 @@ def _ignore(error: Error) -> None:
 
 
 class Trouble:
-    """Counts the errors in a row of a part of a process, whose name operators know. schema_differs: is called with an
-    error that says that a table or a column is missing."""
+    """What keeps a part of a process, whose name operators know, from its work: errors in a row, which it counts, or
+    that it is connected to another server than the named one. schema_differs: is called with an error that says that a
+    table or a column is missing."""
 
     def __init__(self, name: str):
         self.name, self.schema_differs = name, _ignore
         self.failures, self._error = 0, ""
+        self._writer, self._again_at = "", 0.0  # of the last line that it is elsewhere
 
     def failed(self, error: BaseException) -> None:
         """Note an error. From any thread."""
@@ -45,9 +48,18 @@ class Trouble:
         if isinstance(error, Error) and retries.classify(error) is retries.ErrorKind.SCHEMA:
             self.schema_differs(error)
 
+    def elsewhere(self, log: Log, error: server_identity.NotNamedServer) -> None:
+        """Note that its thread has looked, and is elsewhere: its next connection may lead to the named server. Log it
+        once, and again every five minutes, or if another server is named meanwhile."""
+        retries.drop_connection(log)
+        now = time.monotonic()
+        if error.writer != self._writer or now >= self._again_at:
+            self._writer, self._again_at = error.writer, now + AGAIN
+            logger.warning(logfmt("not_the_named_server", task=self.name, meaning=error))
+
     def over(self) -> None:
         """Note that it has succeeded."""
-        self.failures = 0
+        self.failures, self._writer = 0, ""
 
     @property
     def pause(self) -> float:
@@ -58,32 +70,6 @@ class Trouble:
     def failing(self) -> str:
         """The name and the last error of a part that fails again and again; "" for another."""
         return f"{self.name}: {self._error}" if self.failures >= FAILING else ""
-
-
-AGAIN = 300.0  # seconds
-
-
-class NamedServerWarning:
-    """Logs for one thread that it is elsewhere: once, and again every five minutes, or if another server is named
-    meanwhile. who: the field that names it, as in the log."""
-
-    def __init__(self, log: Log, **who: str):
-        self._log, self._who = log, who
-        self._writer = ""
-        self._again_at = 0.0
-
-    def elsewhere(self, error: server_identity.NotNamedServer) -> None:
-        """To be called each time the thread has looked, and is elsewhere: its next connection may lead to the named
-        server."""
-        retries.drop_connection(self._log)
-        now = time.monotonic()
-        if error.writer != self._writer or now >= self._again_at:
-            self._writer, self._again_at = error.writer, now + AGAIN
-            logger.warning(logfmt("not_the_named_server", **self._who, meaning=error))
-
-    def over(self) -> None:
-        """To be called when it is not elsewhere."""
-        self._writer = ""
 
 
 SELDOM: Final = 3600.0  # seconds
@@ -102,7 +88,6 @@ class BackgroundTask:
         self._stopping = False
         self.trouble = Trouble(self.name)
         self._stopped = threading.Event()
-        self._named_server = NamedServerWarning(log, task=self.name)
         self._thread = threading.Thread(target=self._run, name=f"sqlqueue-{self.name}", daemon=True)
 
     def start(self) -> None:
@@ -157,7 +142,7 @@ class BackgroundTask:
                 server_identity.lead(self.log)
             more = bool(do())
         except server_identity.NotNamedServer as error:
-            self._named_server.elsewhere(error)
+            self.trouble.elsewhere(self.log, error)
         except (Error, LogElsewhere) as error:
             kind = retries.classify(error)
             if kind is retries.ErrorKind.GONE:
@@ -175,7 +160,6 @@ class BackgroundTask:
             self.trouble.failed(error)
             logger.error(logfmt("background_task_failed", task=self.name, error=error), exc_info=error)
         else:
-            self._named_server.over()
             self.trouble.over()
             return more
         return False

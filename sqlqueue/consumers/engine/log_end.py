@@ -117,12 +117,7 @@ class LogEnd:
     """
 
     def __init__(self, log: Log, server: ServerIdentity):
-        self.log, self.gated = log, log.dialect.gated  # gated: publishers may commit in any order
-        self.forget(server)
-
-    def forget(self, server: ServerIdentity) -> None:
-        """Forget everything; look at this server from now on."""
-        self.server = server
+        self.log, self.server, self.gated = log, server, log.dialect.gated  # gated: publishers may commit in any order
         self.horizon, self.following = Horizon(self.log, server), Following(self.log, server)
         self.highest = self.watched_to = 0
         self.due_in: float | None = None

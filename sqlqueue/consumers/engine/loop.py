@@ -133,6 +133,7 @@ class Loop:
         self.settler.lose([assigned.lease for assigned in self.ownership.assigned_partitions()], SERVER_CHANGED)
         self.ownership.server = ServerIdentity(self.log)
         self.reader.forget(self.ownership.server)
+        self.log_end = self.reader.log_end
         self.registration.begin = None
         self._scheduled_at = math.inf
         self._poll_at = self._balance_at = self._options_at = self._notice_at = 0.0

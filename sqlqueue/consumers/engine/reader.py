@@ -36,14 +36,14 @@ class Reader:
     raises ServerChanged or SessionReplaced."""
 
     def __init__(self, log: Log, server: ServerIdentity):
-        self.log, self.server, self.log_end = log, server, LogEnd(log, server)
-        # By (group, topic) the rows that are still to be asked for.
-        self._waiting: dict[tuple[str, str], Iterator[tuple[PartitionRef, int]]] = {}
+        self.log = log
+        self.forget(server)
 
     def forget(self, server: ServerIdentity) -> None:
         """Forget how far anything was read, and where the log ends; read from this server from now on."""
-        self.server, self._waiting = server, {}
-        self.log_end.forget(server)
+        self.server, self.log_end = server, LogEnd(self.log, server)
+        # By (group, topic) the rows that are still to be asked for.
+        self._waiting: dict[tuple[str, str], Iterator[tuple[PartitionRef, int]]] = {}
 
     def share(self, assigned_partitions: Sequence[AssignedPartition]) -> None:
         """Give each of all partitions its share of the bytes that the process may hold."""

@@ -13,7 +13,7 @@ from django.db import Error, connections
 from sqlqueue.conf import settings
 from sqlqueue.consumers.background.duties import CollectorTask, EffectTask, PeriodicTask, StatsRecorder
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
-from sqlqueue.consumers.background.task import SELDOM, BackgroundTask, NamedServerWarning
+from sqlqueue.consumers.background.task import SELDOM, BackgroundTask
 from sqlqueue.consumers.background.writer import RENEW_EVERY, NamedServerTask
 from sqlqueue.consumers.declare.periodic import declared
 from sqlqueue.consumers.declare.registry import Consumer
@@ -66,7 +66,6 @@ class Subscriber(Loop):
         self._with_background_tasks = background_tasks
         self._background_tasks: list[BackgroundTask] = []
         self._named_server: NamedServerTask | None = None
-        self._elsewhere = NamedServerWarning(self.log, subscriber=self.name)
         self._unmet = False  # it goes on with another server, of which it is not known whether it has to be named
         self._name_due_at = 0.0
         self._effects: EffectTask | None = None
@@ -151,7 +150,7 @@ class Subscriber(Loop):
                 self.ownership.server.make_sure()
                 return
             except NotNamedServer as error:
-                self._elsewhere.elsewhere(error)
+                self.settler.trouble.elsewhere(self.log, error)
             time.sleep(NAMED_CHECK)
 
     def _look_again(self) -> None:
@@ -177,7 +176,6 @@ class Subscriber(Loop):
                 self._keep_server_named()
                 self._unmet = False
             self.ownership.server.make_sure()
-            self._elsewhere.over()
             self._renew_name(self.clock())
             pause = self.run_once()
             self.settler.trouble.over()
@@ -190,7 +188,7 @@ class Subscriber(Loop):
             self._unmet = True
             if self.ownership.leases():
                 self.start_over()
-            self._elsewhere.elsewhere(error)
+            self.settler.trouble.elsewhere(self.log, error)
             return ELSEWHERE_PAUSE
         except SessionReplaced as error:
             logger.warning(logfmt("session_replaced", subscriber=self.name, meaning=error))
