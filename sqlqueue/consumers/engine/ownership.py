@@ -136,8 +136,8 @@ class Ownership:
         """Return the leases that are held by (group, topic, partition), one for each priority; from any thread."""
         held: dict[tuple[str, str, int], list[HeldLease]] = defaultdict(list)
         for subscription in self.subscriptions:
-            for ref, assigned in list(subscription.assigned.items()):
-                held[ref.group, ref.topic, ref.partition].append(assigned.lease)
+            for ref, lease in list(subscription.leases.items()):
+                held[ref.group, ref.topic, ref.partition].append(lease)
         return held
 
     def balance(self, horizon: int, clock: Callable[[], float]) -> bool:

@@ -45,7 +45,8 @@ class Subscription:
         self.paused = self.outside_hours = False
         self.resting = False  # nothing of it may start: it is paused, or outside its active hours
         self.executor = HandlerExecutor(log, consumer)
-        self.assigned: dict[PartitionRef, AssignedPartition] = {}  # other threads read their leases only
+        self.assigned: dict[PartitionRef, AssignedPartition] = {}
+        self.leases: dict[PartitionRef, HeldLease] = {}  # of `assigned`; other threads read these only
         self.leaving: set[int] = set()  # numbers of leases to release as soon as nothing of them is in flight
         self.progressed_at = 0.0  # monotonic seconds: when something was settled, or a watermark moved
         self.history = "failures"
@@ -87,7 +88,7 @@ class Subscription:
         if found.more and groups.start_epochs(self.log, *self.group_topic):
             found = leased(self.log, *self.group_topic)
         self.counted, self.partitions = found.counted, len(found.counted)
-        gone = [each.lease for ref, each in self.assigned.items() if ref.partition not in found.counted]
+        gone = [lease for ref, lease in self.leases.items() if ref.partition not in found.counted]
         lost = [lease for lease in gone if lease.ref.partition in found.waiting]
         return lost, {lease.ref.partition for lease in gone if lease not in lost}
 
@@ -132,7 +133,7 @@ class Subscription:
             key_limit=key_limit,
         )
         assigned.lease.deadline, assigned.lease.subscription = deadline, self
-        self.assigned[taken.ref] = assigned
+        self.assigned[taken.ref], self.leases[taken.ref] = assigned, assigned.lease
         return assigned
 
     def drop(self, assigned: AssignedPartition) -> None:
@@ -140,6 +141,7 @@ class Subscription:
         assigned.lease.lost = True
         assigned.queues.leave()
         self.assigned.pop(assigned.ref, None)
+        self.leases.pop(assigned.ref, None)
         if assigned.ref.partition not in self.holding:
             self.leaving.discard(assigned.ref.partition)
             self._key_limits.pop(assigned.ref.partition, None)
