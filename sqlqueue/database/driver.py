@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import selectors
 import threading
-from contextlib import suppress
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from django.db import connections
@@ -21,6 +22,12 @@ from django.dispatch import receiver
 
 from sqlqueue.core import forks
 
+if TYPE_CHECKING:
+    from sqlqueue.database.log import Log
+
+ROWS_AT_ONCE = 100  # of streamed(): in memory besides what its reader keeps
+# An unbuffered result is sent as it is read: its reader may be busy with what it has for longer than a minute.
+LONG_WRITES = ("SET SESSION net_write_timeout = 3600", "SET SESSION net_read_timeout = 3600")
 IN_TRANSACTION, FAILED = 2, 3  # of psycopg's TransactionStatus
 
 _lock = threading.Lock()
@@ -55,6 +62,31 @@ def may_be_lost(connection: Any) -> bool:
     with selectors.DefaultSelector() as waiting:
         waiting.register(connection.connection.fileno(), selectors.EVENT_READ)
         return bool(waiting.select(0))
+
+
+def allow_slow_reads(log: Log) -> None:
+    """Let the reader of streamed() rest for up to an hour between two rows."""
+    if log.connection.vendor == "mysql":
+        for statement in LONG_WRITES:
+            log.execute(statement)
+
+
+def streamed(log: Log, text: str, values: Sequence[object]) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the rows of a query as they come, a hundred at a time; a result of any size needs no memory here."""
+    connection: Any = log.connection
+    connection.ensure_connection()
+    # Where such a cursor lives on PostgreSQL.
+    with log.atomic() if connection.vendor == "postgresql" else nullcontext():
+        if connection.vendor == "mysql":
+            from MySQLdb.cursors import SSCursor
+
+            cursor = connection.connection.cursor(SSCursor)
+        else:
+            cursor = connection.chunked_cursor()
+        cursor.execute(log.dialect.sql(text), tuple(values))
+        while rows := cursor.fetchmany(ROWS_AT_ONCE):
+            yield list(rows)
+        cursor.close()
 
 
 def abandon(vendor: str, raw: Any) -> None:

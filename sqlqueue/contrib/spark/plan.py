@@ -1,11 +1,12 @@
-"""The plan of a read, made beside the driver: where rows are, and which task reads which of them."""
+"""The plan of a read, made beside the driver: where rows are, and which task reads which of them. A range of offsets is
+divided by the number of rows, whatever the gaps between them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from sqlqueue.contrib.spark.options import SourceOptions
-from sqlqueue.contrib.spark.ranges import Count, CountedRange, end_of, measure, share
 from sqlqueue.contrib.spark.scan import Condition, Portion, between, one_of, where
 from sqlqueue.contrib.spark.tables import DEAD_LETTERS, MESSAGES, RECEIPTS, RECEIPTS_BY_ID, Table
 from sqlqueue.core.epochs import Epoch, numbers_of
@@ -28,18 +29,22 @@ RECEIPTS_ENDS = "SELECT MIN(id), MAX(id) FROM sqlqueue_receipt"  # index: the pr
 # receipts (message_offset, consumer_group).
 COUNT = "SELECT ({column} - %s) {div} %s AS bucket, COUNT(*) FROM {stored}{index} WHERE {where} GROUP BY bucket"
 
+ROWS_OF_ONE_QUERY = 50_000
+ROWS_WORTH_PARTING = 500
+BUCKETS = 1_024
 
-def index_conditions(log: Log, options: SourceOptions, server: ServerIdentity | None = None) -> list[Condition]:
+# Counts the rows of [low, high] by (offset - low) // width.
+Count = Callable[[int, int, int], Mapping[int, int]]
+
+
+def index_conditions(log: Log, options: SourceOptions, server: ServerIdentity) -> list[Condition]:
     """Return conditions on topic, partition and priority, the first columns of the log's index (topic, partition,
     priority, offset), which hold for all rows that the options ask for."""
     rows = select(log, TOPICS, (), server, 3, 1)
     known = {name: (partitions, priorities) for name, partitions, priorities in rows}
-    names = set(known)
-    if options.table is DEAD_LETTERS:
-        names = {name for name in known if name.endswith(DEAD_LETTER_SUFFIX)}
-    if options.topics:
-        ending = DEAD_LETTER_SUFFIX if options.table is DEAD_LETTERS else ""
-        names = {topic + ending for topic in options.topics} & names
+    ending = DEAD_LETTER_SUFFIX if options.table is DEAD_LETTERS else ""
+    named = {topic + ending for topic in options.topics}
+    names = {name for name in known if name in named or (not named and name.endswith(ending))}
     if not names:
         return [NOTHING]
     altered = layouts.altered(log)
@@ -62,7 +67,7 @@ def index_conditions(log: Log, options: SourceOptions, server: ServerIdentity | 
     return found
 
 
-def counter(log: Log, table: Table, conditions: Sequence[Condition], server: ServerIdentity | None = None) -> Count:
+def counter(table: Table, conditions: Sequence[Condition], server: ServerIdentity) -> Count:
     """Return a function that counts the rows of a table by buckets of offsets. What it does not count is not read: so
     `server` is the only one whose answers count."""
 
@@ -70,7 +75,7 @@ def counter(log: Log, table: Table, conditions: Sequence[Condition], server: Ser
         text, values = where([*conditions, between(table, low, high)])
         text = COUNT.replace("{where}", text).replace("{column}", table.offset_column)
         text = text.replace("{stored}", table.stored).replace("{index}", table.partition_index)
-        return {int(bucket): rows for bucket, rows in select(log, text, (low, width, *values), server, 2, 0)}
+        return {int(bucket): rows for bucket, rows in select(server.log, text, (low, width, *values), server, 2, 0)}
 
     return count
 
@@ -79,17 +84,18 @@ def batch(
     log: Log,
     options: SourceOptions,
     tasks: int,
+    server: ServerIdentity,
     known_horizon: Callable[[Log], int] | None = None,
-    server: ServerIdentity | None = None,
 ) -> list[Portion]:
-    """Plan a batch read up to the present horizon, for at most `tasks` tasks. known_horizon: tells that of an alias
-    whose server cannot be probed, a replica; server: the only one whose answer counts.
+    """Plan a batch read up to the present horizon, for at most `tasks` tasks. server: the only one whose answer counts;
+    known_horizon: tells that of an alias whose server cannot be probed, a replica.
 
     Raises HorizonUnknown, and LeaseLost for another server.
     """
     table = options.table
+    server.make_sure()  # before the look at the horizon
     if not table.offset_column:
-        return [Portion(restrictions(log, options), [(0, 0, "")])]
+        return [Portion(restrictions(log, options), [(0, 0, "")], server.identity)]
     if table == RECEIPTS_BY_ID:
         lowest, high = log.execute(RECEIPTS_ENDS).fetchone()
     else:
@@ -101,7 +107,7 @@ def batch(
 
 
 def portions(
-    log: Log, options: SourceOptions, low: int, high: int, tasks: int, server: ServerIdentity | None = None
+    log: Log, options: SourceOptions, low: int, high: int, tasks: int, server: ServerIdentity
 ) -> list[Portion]:
     """Divide the rows with offsets from `low` to `high` among at most `tasks` tasks, by counts from an index alone.
 
@@ -109,17 +115,17 @@ def portions(
     """
     table = options.table
     leading = index_conditions(log, options, server) if table.in_log else []
-    ranges = list(measure(counter(log, table, leading, server), low, high, tasks))
+    ranges = list(measure(counter(table, leading, server), low, high, tasks))
     parts = max(1, min(tasks, -(-sum(found.rows for found in ranges) // LEAST_ROWS)))
     conditions = [*leading, *restrictions(log, options)]
     return [
-        Portion(conditions, [(found.low, found.high, _index(table, found)) for found in some])
+        Portion(conditions, [(found.low, found.high, _index(table, found)) for found in some], server.identity)
         for some in share(ranges, parts) or [[]]
     ]
 
 
 def next_end(
-    log: Log, options: SourceOptions, done: int, highest: int, rows: int | None, server: ServerIdentity | None = None
+    log: Log, options: SourceOptions, done: int, highest: int, rows: int | None, server: ServerIdentity
 ) -> int:
     """Return the offset at which a Spark stream's next batch ends: `done` if there is no row up to `highest`, else at
     most `highest`, and after about `rows` rows."""
@@ -129,7 +135,7 @@ def next_end(
     text, values = where([*leading, between(options.table, done + 1, highest)])
     if log.execute(ANY.replace("{where}", text), values).fetchone() is None:
         return done
-    return highest if rows is None else end_of(counter(log, options.table, leading, server), done + 1, highest, rows)
+    return highest if rows is None else end_of(counter(options.table, leading, server), done + 1, highest, rows)
 
 
 def holds_any(log: Log, options: SourceOptions, low: int, high: int, server: ServerIdentity) -> bool:
@@ -163,3 +169,71 @@ def _index(table: Table, found: CountedRange) -> str:
     """Return the index to read a range with: by offset alone if at least half of the rows there are wanted, since a row
     that is found by topic and partition takes twice as long."""
     return table.offset_index if 2 * found.rows > found.high - found.low else table.partition_index
+
+
+# -- division ---------------------------------------------------------------------------------------------------------
+
+
+class CountedRange(NamedTuple):
+    """Offsets from `low` to `high`, both included, and how many rows have them."""
+
+    low: int
+    high: int
+    rows: int
+
+
+def measure(count: Count, low: int, high: int, tasks: int = 1, most: int | None = None) -> Iterator[CountedRange]:
+    """Yield the ascending ranges that hold the rows with offsets from `low` to `high`, each with at most `most` rows
+    (default: an eighth of a task's share).
+
+    It counts once if the rows are spread somewhat evenly, and once more for each bucket that holds too many.
+    """
+    if high < low:
+        return
+    span = high - low + 1
+    width = -(-span // max(BUCKETS, min(span // ROWS_OF_ONE_QUERY, 100_000)))
+    buckets = count(low, high, width)
+    if most is None:
+        most = min(ROWS_OF_ONE_QUERY, max(ROWS_WORTH_PARTING, sum(buckets.values()) // (8 * tasks)))
+    for bucket, rows in sorted(buckets.items()):
+        first = low + bucket * width
+        last = min(high, first + width - 1)
+        if rows > most and width > 1:
+            yield from measure(count, first, last, tasks, most)
+        elif rows:
+            yield CountedRange(first, last, rows)
+
+
+def share(ranges: Sequence[CountedRange], parts: int, most: int = ROWS_OF_ONE_QUERY) -> list[list[CountedRange]]:
+    """Divide ranges among at most `parts` tasks, in order, with about the same number of rows for each.
+
+    Successive ranges of a task are joined, whatever the gap between them, up to `most` rows.
+    """
+    total = sum(found.rows for found in ranges)
+    shares: list[list[CountedRange]] = [[]]
+    given = 0
+    for found in ranges:
+        if shares[-1] and given + found.rows / 2 > total * len(shares) / parts:
+            shares.append([])
+        given += found.rows
+        before = shares[-1][-1] if shares[-1] else None
+        if before and before.rows + found.rows <= most:
+            shares[-1][-1] = CountedRange(before.low, found.high, before.rows + found.rows)
+        else:
+            shares[-1].append(found)
+    return [some for some in shares if some]
+
+
+def end_of(count: Count, low: int, high: int, rows: int) -> int:
+    """Return an offset such that about `rows` rows, not more but at least one, lie from `low` up to it; `high` if there
+    are fewer. It counts no further than that."""
+    span = max(rows, 1)
+    while True:
+        last, taken = min(high, low + span - 1), 0
+        for found in measure(count, low, last, most=max(1, rows // 8)):
+            if taken + found.rows > rows:
+                return found.low - 1
+            taken += found.rows
+        if last == high or taken == rows:
+            return last
+        span *= 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,18 +11,16 @@ from pyspark.sql.datasource import InputPartition
 
 from sqlqueue.contrib.spark.tables import BINARY, INT, JSON, LONG, TIME, Column, Table
 from sqlqueue.database import retries
+from sqlqueue.database.driver import allow_slow_reads, streamed
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import PROVEN, ServerIdentity
 from sqlqueue.exceptions import SqlqueueError
 
-ROWS_AT_ONCE = 100  # of streamed(): in memory besides what its reader keeps
 ROWS = 10_000  # of an Arrow batch
 BYTES = 8 * 1024 * 1024  # of JSON and bytes in one
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 TYPES = {LONG: pa.int64(), INT: pa.int32(), TIME: TIMESTAMP, BINARY: pa.binary()}
-# An unbuffered result is sent as it is read: its reader may be busy with what it has for longer than a minute.
-LONG_WRITES = ("SET SESSION net_write_timeout = 3600", "SET SESSION net_read_timeout = 3600")
 # A task reads a batch, if that is the group's last one. Index: (topic, consumer_group).
 NOTE_READ = (
     "UPDATE sqlqueue_consumer_group SET streamed_read = %s WHERE topic IN ({topics}) AND consumer_group = %s"
@@ -50,13 +47,13 @@ class StreamBatch(NamedTuple):
 @dataclass(frozen=True)
 class Portion(InputPartition):
     """The rows of one task: the conditions of all rows, and ranges (low, high, index), each read by one statement.
-    database: where they are; server: the identity of the server for which this was planned; "" if it is not compared;
-    batch: of a stream, whose group the task tells that it was read."""
+    server: the identity of the server for which this was planned, "" on SQLite; database: where they are; batch: of a
+    stream, whose group the task tells that it was read."""
 
     conditions: Sequence[Condition]
     ranges: Sequence[tuple[int, int, str]]
-    database: str = ""
     server: str = ""
+    database: str = ""
     batch: StreamBatch | None = None
 
 
@@ -81,24 +78,6 @@ def note_read(log: Log, batch: StreamBatch) -> None:
     text = NOTE_READ.replace("{topics}", ", ".join(["%s"] * len(batch.topics)))
     values = (True, *batch.topics, batch.group, batch.end, batch.checkpoint, False)
     retries.run_statement(log, log.execute, text, values)
-
-
-def streamed(log: Log, text: str, values: Sequence[object]) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield the rows of a query as they come, a hundred at a time; a result of any size needs no memory here."""
-    connection: Any = log.connection
-    connection.ensure_connection()
-    # Where such a cursor lives on PostgreSQL.
-    with log.atomic() if connection.vendor == "postgresql" else nullcontext():
-        if connection.vendor == "mysql":
-            from MySQLdb.cursors import SSCursor
-
-            cursor = connection.connection.cursor(SSCursor)
-        else:
-            cursor = connection.chunked_cursor()
-        cursor.execute(log.dialect.sql(text), tuple(values))
-        while rows := cursor.fetchmany(ROWS_AT_ONCE):
-            yield list(rows)
-        cursor.close()
 
 
 class OtherServer(SqlqueueError):
@@ -159,21 +138,20 @@ class TableScan:
         Each statement proves that the server runs it for which the portion was planned: another one may lack rows, and
         have given their offsets to others. Raises OtherServer.
         """
-        server = ServerIdentity(log) if portion.server else None
-        if server is not None and server.identity != portion.server:
+        server = ServerIdentity(log)
+        if server.identity != portion.server:
             raise OtherServer
-        if log.connection.vendor == "mysql":
-            for statement in LONG_WRITES:
-                log.execute(statement)
+        allow_slow_reads(log)
         if portion.batch is not None:
             note_read(log, portion.batch)
         for low, high, index in portion.ranges:
             rows = streamed(log, *self._select(log, portion, low, high, index, server))
-            yield from batches(rows if server is None else accepted(rows), self.columns)
+            yield from batches(accepted(rows) if portion.server else rows, self.columns)
 
     def _select(
-        self, log: Log, portion: Any, low: int, high: int, index: str, server: ServerIdentity | None
+        self, log: Log, portion: Any, low: int, high: int, index: str, server: ServerIdentity
     ) -> tuple[str, Sequence[Any]]:
+        """Return the statement of a range, and its parameters. Its last column is that of the proof."""
         conditions = list(portion.conditions)
         if self.table.offset_column:
             conditions.append(between(self.table, low, high))
@@ -188,6 +166,4 @@ class TableScan:
             else:
                 chosen.append(log.dialect.json_text(column.stored) if column.kind == JSON else column.stored)
         source = f"FROM {self.table.stored}{index} WHERE {text}"
-        if server is None:
-            return f"SELECT {', '.join(chosen)} {source}", values
         return server.proven(f"SELECT {', '.join(chosen)}, 0 {source}", values, len(chosen) + 1, len(chosen))

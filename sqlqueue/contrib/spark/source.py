@@ -118,10 +118,9 @@ class BatchReader(DataSourceReader):
         with self._project.at(database):
             known_horizon = replicated_horizon if self._project.is_replica(name) else None
             server = ServerIdentity(log)
-            identity = server.identity  # of before the look at the horizon
-            found = plan.batch(log, self._options, tasks, known_horizon, server)
+            found = plan.batch(log, self._options, tasks, server, known_horizon)
             server.confirm()
-            return [replace(portion, database=database, server=identity) for portion in found]
+            return [replace(portion, database=database) for portion in found]
 
     def read(self, partition: Any) -> Iterator[Any]:
         """Yield a portion's rows as Arrow batches."""

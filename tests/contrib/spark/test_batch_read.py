@@ -21,6 +21,7 @@ from sqlqueue.contrib.spark.project import of_django
 from sqlqueue.contrib.spark.session import register
 from sqlqueue.contrib.spark.source import BatchReader, registered
 from sqlqueue.core.keys import partition_of
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.models import Message, Offset, Receipt
 from tests.consuming import Consuming
 from tests.logs import LOG
@@ -203,7 +204,9 @@ def test_receipts_dead_letters_and_offsets(read: Read, consuming: Consuming, spa
     assert len(directly(table="receipts", topic="flights", fromId=second)) == 2
     assert directly(table="receipts", topic="others", toId=second) == []
     said = parsed({"table": "receipts", "fromId": str(second)}, READ, "a batch read")
-    ranges = [(low, high) for portion in plan.batch(LOG, said, 2) for low, high, _ in portion.ranges]
+    ranges = [
+        (low, high) for portion in plan.batch(LOG, said, 2, ServerIdentity(LOG)) for low, high, _ in portion.ranges
+    ]
     assert [(ranges[0][0], ranges[-1][1])] == [(stored[1].id, stored[2].id)]  # what is below is not looked at
 
     offsets = read("offsets", topic="flights").collect()

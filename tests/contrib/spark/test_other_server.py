@@ -1,7 +1,6 @@
 """Another server than the one for which a read was planned may lack rows: its answers are not used."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +37,7 @@ class Task:
     def __init__(self) -> None:
         self.server = ServerIdentity(LOG)
         self.options = read({"topic": "t"}, READ, "a batch read")
-        identity = self.server.identity
-        (planned,) = plan.batch(LOG, self.options, 1, None, self.server)
-        self.portion = replace(planned, server=identity)
+        (self.portion,) = plan.batch(LOG, self.options, 1, self.server)
         self._scan = TableScan(MESSAGES, MESSAGES.chosen(("offset",)))
 
     def run(self) -> list[int]:

@@ -7,10 +7,12 @@ import pyarrow as pa
 import pytest
 
 from sqlqueue import NewMessage, publish_many
-from sqlqueue.contrib.spark import plan, ranges, scan
+from sqlqueue.contrib.spark import plan, scan
 from sqlqueue.contrib.spark.options import SourceOptions
-from sqlqueue.contrib.spark.scan import ROWS_AT_ONCE, TableScan, streamed
+from sqlqueue.contrib.spark.scan import TableScan
 from sqlqueue.contrib.spark.tables import MESSAGES
+from sqlqueue.database import driver
+from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.models import Message
 from tests.consuming import QUICK
 from tests.logs import LOG
@@ -32,7 +34,7 @@ def messages(settings: Any) -> None:
 def read() -> list[list[pa.RecordBatch]]:
     """Plan a read of topic t, and carry it out; return the batches of each task."""
     reading = TableScan(MESSAGES, MESSAGES.chosen(("offset", "payload")))
-    portions = plan.batch(LOG, SourceOptions(topics=("t",)), TASKS)
+    portions = plan.batch(LOG, SourceOptions(topics=("t",)), TASKS, ServerIdentity(LOG))
     return [list(reading.read(LOG, portion)) for portion in portions]
 
 
@@ -47,19 +49,19 @@ def offsets(tasks: list[list[pa.RecordBatch]]) -> list[int]:
         (scan, {"ROWS": 2}),
         (plan, {"LEAST_ROWS": 5}),
         (plan, {"MOST_INDEX_RANGES": 1}),
-        (ranges, {"BUCKETS": 3, "ROWS_WORTH_PARTING": 1}),  # what is found in a bucket is counted once more
-        (ranges, {"BUCKETS": 3, "ROWS_OF_ONE_QUERY": 7}),
+        (plan, {"BUCKETS": 3, "ROWS_WORTH_PARTING": 1}),  # what is found in a bucket is counted once more
+        (plan, {"BUCKETS": 3, "ROWS_OF_ONE_QUERY": 7}),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else value.__name__,
 )
 def test_every_row_is_read_once(monkeypatch: pytest.MonkeyPatch, module: Any, lowered: dict[str, int]) -> None:
     expected = list(Message.objects.filter(topic="t").order_by("offset").values_list("offset", flat=True))
     assert sorted(offsets(read())) == expected
-    monkeypatch.setattr(scan, "ROWS_AT_ONCE", 2)  # of which a batch for Spark is made
+    monkeypatch.setattr(driver, "ROWS_AT_ONCE", 2)  # of which a batch for Spark is made
     for name, few in lowered.items():
         monkeypatch.setattr(module, name, few)
     if most := lowered.get("ROWS_OF_ONE_QUERY"):  # a default, too
-        monkeypatch.setattr(plan, "share", partial(ranges.share, most=most))
+        monkeypatch.setattr(plan, "share", partial(plan.share, most=most))
     tasks = read()
     assert sorted(offsets(tasks)) == expected
     if module is scan:
@@ -71,10 +73,10 @@ def test_every_row_is_read_once(monkeypatch: pytest.MonkeyPatch, module: Any, lo
 def test_a_batch_of_a_stream_ends_where_it_may_however_little_is_counted_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ranges, "BUCKETS", 2)
+    monkeypatch.setattr(plan, "BUCKETS", 2)
     highest = Message.objects.order_by("-offset").values_list("offset", flat=True)[0]
-    ends, done = [], 0
-    while (end := plan.next_end(LOG, SourceOptions(topics=("t",)), done, highest, 7)) > done:
+    ends, done, server = [], 0, ServerIdentity(LOG)
+    while (end := plan.next_end(LOG, SourceOptions(topics=("t",)), done, highest, 7, server)) > done:
         ends.append(Message.objects.filter(topic="t", offset__gt=done, offset__lte=end).count())
         done = end
     assert sum(ends) == Message.objects.filter(topic="t").count()
@@ -83,8 +85,8 @@ def test_a_batch_of_a_stream_ends_where_it_may_however_little_is_counted_at_once
 
 def test_a_result_is_read_past_what_is_fetched_at_once() -> None:
     Message.objects.all().delete()
-    publish_many("t", range(2 * ROWS_AT_ONCE + 1))
-    chunks = list(streamed(LOG, 'SELECT "offset" FROM sqlqueue_message ORDER BY "offset"', ()))
+    publish_many("t", range(2 * driver.ROWS_AT_ONCE + 1))
+    chunks = list(driver.streamed(LOG, 'SELECT "offset" FROM sqlqueue_message ORDER BY "offset"', ()))
     assert len(chunks) == 3
     found = [offset for chunk in chunks for (offset,) in chunk]
     assert found == list(Message.objects.order_by("offset").values_list("offset", flat=True))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlqueue.contrib.spark.ranges import end_of, measure, share
+from sqlqueue.contrib.spark.plan import end_of, measure, share
 
 # Clusters of offsets with gaps of any size between them.
 OFFSETS = st.lists(
