@@ -93,8 +93,8 @@ class Membership:
             time.sleep(0.01)
         return self._horizon.value
 
-    def accept(self, offset: int) -> None:
-        """Raise ConfigurationError for a checkpoint's offset that no stream of the group can have reached.
+    def accepted(self, offset: int) -> int:
+        """Return a checkpoint's offset. Raises ConfigurationError for one that no stream of the group can have reached.
 
         The end of each batch is stored before Spark can write it to its checkpoint, and a move of the group deletes
         it: so such a checkpoint is older than a rewind of the group or a restore of the database.
@@ -106,6 +106,7 @@ class Membership:
                 "failed over to a server that lacked some of it. To continue would skip messages that were never read: "
                 f"give the query a new checkpoint and a new output folder, and it begins after offset {self.settled}"
             )
+        return offset
 
     def settle(self, offset: int, planned: int | None = None, checkpoint: str = "") -> None:
         """Move the positions and watermarks to `offset`, up to which the sink has committed everything.

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.db import Error, connections
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("sqlqueue")
 
 Ends = dict[str, int]  # by database
+T = TypeVar("T")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -61,8 +62,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the offsets up to which the group has settled everything."""
-        settled = {database: member.settled for database, member in self._members().items()}
-        return as_offset(settled, self._new_checkpoint)
+        return as_offset(self._of_each(lambda _, member: member.settled), self._new_checkpoint)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the option maxRowsPerBatch as Spark's limit."""
@@ -70,9 +70,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of this run: the present horizon of each database."""
-        for database, member in self._members().items():
-            with self._project.at(database):
-                self._targets[database] = member.wait_for_horizon(self._options.horizon_timeout)
+        self._targets = self._of_each(lambda _, member: member.wait_for_horizon(self._options.horizon_timeout))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Settle the batches that Spark has finished, and return the end of the next batch.
@@ -92,16 +90,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from sqlqueue.contrib.spark.membership import refuse_skipped  # its models need Django set up
 
         self._go_on()
-        done = self._ends(start)
-        checkpoint = start["checkpoint"]
+        done, checkpoint = self._ends(start), start["checkpoint"]
         refuse_skipped(self._project, self._members(), self._options, done, checkpoint)
         ends = self._next(done, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        for database, member in self._members().items():
-            if ends[database] > done[database] or done[database] > member.settled:
-                with self._project.at(database):
-                    member.settle(
-                        done[database], ends[database] if ends[database] > done[database] else None, checkpoint
-                    )
+
+        def settle(database: str, member: Membership) -> None:
+            planned = ends[database] if ends[database] > done[database] else None
+            if planned is not None or done[database] > member.settled:
+                member.settle(done[database], planned, checkpoint)
+
+        self._of_each(settle)
         return as_offset(ends, checkpoint)
 
     def _abandon(self, error: Exception) -> None:
@@ -112,25 +110,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
         """Return the portions of a batch's tasks."""
         self._go_on()
-        members = self._members()
-        from sqlqueue.contrib.spark import plan  # its models need Django set up
-
         first, last, checkpoint = self._ends(start), self._ends(end), end["checkpoint"]
+        members = self._members()
         busy = [database for database in members if last[database] > first[database]] or list(members)[:1]
         tasks = max(1, self._tasks // len(busy))
-        found: list[Any] = []
-        for database in busy:
-            with self._project.at(database):
-                member = members[database]
-                if last[database] > member.settled:
-                    member.run_again(last[database], checkpoint)
-                some = plan.portions(
-                    member.log, self._options, first[database] + 1, last[database], tasks, member.server
-                )
-                batch = StreamBatch(member.group, member.topics, last[database], checkpoint)
-                identity = member.server.identity
-                found += [replace(portion, database=database, server=identity, batch=batch) for portion in some]
-        return found
+        from sqlqueue.contrib.spark import plan  # its models need Django set up
+
+        def planned(database: str, member: Membership) -> list[Any]:
+            low, high = first[database] + 1, last[database]
+            if database not in busy:
+                return []
+            if high > member.settled:
+                member.run_again(high, checkpoint)
+            batch = StreamBatch(member.group, member.topics, high, checkpoint)
+            some = plan.portions(member.log, self._options, low, high, tasks, member.server)
+            return [replace(portion, database=database, batch=batch) for portion in some]
+
+        return [portion for some in self._of_each(planned).values() for portion in some]
 
     def read(self, partition: Any) -> Iterator[Any]:
         """Yield a portion's rows as Arrow batches."""
@@ -151,24 +147,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the ends of the next batch, of about `most` rows: each database gives as many."""
         from sqlqueue.contrib.spark.plan import next_end
 
-        members, ends = self._members(), dict(done)
-        most = None if most is None else max(1, most // len(members))
-        for database, member in members.items():
-            with self._project.at(database):
-                if not member.paused():
-                    highest = self._targets[database] if database in self._targets else member.horizon()
-                    ends[database] = next_end(member.log, self._options, done[database], highest, most, member.server)
-        return ends
+        of_each = None if most is None else max(1, most // len(self._members()))
+
+        def end(database: str, member: Membership) -> int:
+            if member.paused():
+                return done[database]
+            highest = self._targets[database] if database in self._targets else member.horizon()
+            return next_end(member.log, self._options, done[database], highest, of_each, member.server)
+
+        return self._of_each(end)
 
     def _ends(self, offset: dict[str, Any]) -> Ends:
         """Return the ends that an offset says; of a database that it does not know, up to where the group is settled.
         Raises ConfigurationError for those that no stream of the group can have reached."""
-        ends = {}
+        known = offset["databases"]
+        return self._of_each(lambda database, member: member.accepted(known.get(database, member.settled)))
+
+    def _of_each(self, act: Callable[[str, Membership], T]) -> dict[str, T]:
+        """Return by database what `act` returns of it and its membership; an error says on which database it was."""
+        found = {}
         for database, member in self._members().items():
-            ends[database] = offset["databases"].get(database, member.settled)
             with self._project.at(database):
-                member.accept(ends[database])
-        return ends
+                found[database] = act(database, member)
+        return found
 
     def _members(self) -> dict[str, Membership]:
         """Return the memberships by database; the first call joins the group, in the driver's process that serves the
