@@ -4,11 +4,9 @@ repeatedly, and never overwritten with less than they hold."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
 from django.db import models
-from django.db.models import Max
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.contrib.spark.manifest import MESSAGES
@@ -102,14 +100,12 @@ def later(columns: Columns, known: Row, row: Row) -> Row:
 
 
 class HourlyQuerySet(models.QuerySet[Any]):
-    """Queries of a model whose rows are identified by unique columns, `hour` and `topic` among them."""
-
-    columns: ClassVar[Columns]
+    """Queries of a model whose `columns` say what identifies its rows: `hour` and `topic` are among that."""
 
     def store(self, rows: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
         """Insert or update rows; return how many, and how many of them held less than the stored ones, since messages
         were collected meanwhile. The stored values are kept then."""
-        columns = self.columns
+        columns: Columns = self.model.columns
         new = {tuple(row[name] for name in columns.unique): row for row in rows}
         if not new:
             return 0, 0
@@ -131,22 +127,6 @@ class HourlyQuerySet(models.QuerySet[Any]):
         )
         compared = (*columns.counts, *columns.figures)
         return len(new), sum(any(kept[key][name] != row[name] for name in compared) for key, row in new.items())
-
-
-class HourlyStatisticQuerySet(HourlyQuerySet):
-    """Queries of the statistics."""
-
-    columns = Columns(
-        unique=("topic", "consumer_group", "hour"),
-        counts=("published", "acked", "retried", "postponed", "dead"),
-        figures=("end_to_end_p50", "end_to_end_p95", "end_to_end_p99"),
-        progress=("last_offset", "last_receipt"),
-    )
-
-    def reached(self, topic: str) -> tuple[int, datetime | None]:
-        """Return the offset of the last message in a topic's rows, and their last hour."""
-        found = self.filter(topic=topic).aggregate(offset=Max("last_offset"), hour=Max("hour"))
-        return found["offset"] or 0, found["hour"]
 
 
 class HourlyStatistic(models.Model):
@@ -174,7 +154,13 @@ class HourlyStatistic(models.Model):
     last_offset = models.BigIntegerField(_("last offset"), db_default=0)
     last_receipt = models.BigIntegerField(_("last receipt"), db_default=0)
 
-    objects = HourlyStatisticQuerySet.as_manager()
+    objects = HourlyQuerySet.as_manager()
+    columns: ClassVar = Columns(
+        unique=("topic", "consumer_group", "hour"),
+        counts=("published", "acked", "retried", "postponed", "dead"),
+        figures=("end_to_end_p50", "end_to_end_p95", "end_to_end_p99"),
+        progress=("last_offset", "last_receipt"),
+    )
 
     class Meta:
         db_table = "sqlqueue_hourly_statistic"
@@ -189,12 +175,6 @@ class HourlyStatistic(models.Model):
         return f"{self.topic} {self.consumer_group} {self.hour:%Y-%m-%d %H}:00"
 
 
-class HourlyErrorQuerySet(HourlyQuerySet):
-    """Queries of the errors."""
-
-    columns = Columns(unique=("topic", "consumer_group", "hour", "fingerprint"), counts=("dead",))
-
-
 class HourlyError(models.Model):
     """One kind of error that made dead letters of a group's messages within an hour: how many, and one of their
     offsets."""
@@ -206,7 +186,8 @@ class HourlyError(models.Model):
     dead = models.BigIntegerField(_("dead"))
     example = models.BigIntegerField(_("example's offset"), null=True)
 
-    objects = HourlyErrorQuerySet.as_manager()
+    objects = HourlyQuerySet.as_manager()
+    columns: ClassVar = Columns(unique=("topic", "consumer_group", "hour", "fingerprint"), counts=("dead",))
 
     class Meta:
         db_table = "sqlqueue_hourly_error"

@@ -33,7 +33,7 @@ def test_a_figure_that_is_missing_or_of_a_part_only_stays() -> None:
 @pytest.mark.django_db
 def test_hours_are_stored_past_one_statement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "AT_ONCE", 2)
-    columns = HourlyStatistic.objects.all().columns
+    columns = HourlyStatistic.columns
     row = {
         "topic": "t",
         "consumer_group": "",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings as django_settings
 from django.core.management.base import CommandError
 from django.db import transaction
+from django.db.models import Max
 
 from sqlqueue.conf import settings
 from sqlqueue.contrib.spark.management.base import SparkCommand
@@ -140,5 +141,8 @@ class Command(SparkCommand):
 
 def reached(log: Log, topic: str, lag: float) -> tuple[int, int]:
     """Return the offset and the receipt's id above which there may be rows that no run has read; lag: in seconds."""
-    offset, hour = HourlyStatistic.objects.using(log.alias).reached(topic)
-    return offset, key_before(log, Receipt, "finished_at", hour - timedelta(seconds=lag)) if hour else 0
+    rows = HourlyStatistic.objects.using(log.alias).filter(topic=topic)
+    found = rows.aggregate(offset=Max("last_offset"), hour=Max("hour"))
+    if found["hour"] is None:
+        return 0, 0
+    return found["offset"], key_before(log, Receipt, "finished_at", found["hour"] - timedelta(seconds=lag))
