@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlqueue.conf import settings
 from sqlqueue.contrib.spark.options import SourceOptions
-from sqlqueue.contrib.spark.writer import COLUMNS, IDS
+from sqlqueue.contrib.spark.writer import IDS
 from sqlqueue.core.codec import checked_json, encode_headers
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database import retries
@@ -33,7 +33,7 @@ def publish(options: SourceOptions, batches: Iterator[Any]) -> None:
     Raises InvalidMessage."""
     waiting: defaultdict[Log, list[LogRow]] = defaultdict(list)
     sizes: defaultdict[Log, float] = defaultdict(float)  # in bytes, of what waits
-    for values in (values for batch in batches for values in _values(batch)):
+    for values in (values for batch in batches for values in batch.to_pylist()):
         log, row = _row(options, **values)
         some, size = waiting[log], row_size(row)
         if len(some) >= log.dialect.rows_of_one_insert or sizes[log] + size > STATEMENT:
@@ -46,27 +46,20 @@ def publish(options: SourceOptions, batches: Iterator[Any]) -> None:
         retries.run_statement(log, _add, log, some)
 
 
-def _values(batch: Any) -> Iterator[dict[str, Any]]:
-    """Yield the values of each row, by column; of columns that there are not, None."""
-    nothing = [None] * batch.num_rows
-    columns = [batch.column(name).to_pylist() if name in batch.schema.names else nothing for name in COLUMNS]
-    return (dict(zip(COLUMNS, values)) for values in zip(*columns))
-
-
 def _row(
     options: SourceOptions,
-    topic: str | None,
-    payload: str | None,
-    body: bytes | None,
-    key: str | None,
-    id: str | None,
-    headers: str | None,
-    priority: int | None,
-    delay: float | None,
-    expires: float | None,
-    target_group: str | None,
+    topic: str | None = None,
+    payload: str | None = None,
+    body: bytes | None = None,
+    key: str | None = None,
+    id: str | None = None,
+    headers: str | None = None,
+    priority: int | None = None,
+    delay: float | None = None,
+    expires: float | None = None,
+    target_group: str | None = None,
 ) -> tuple[Log, LogRow]:
-    """Return a message, checked, and the log that it belongs to."""
+    """Return a message, checked, and the log that it belongs to. The values are those of writer.COLUMNS."""
     topic = topic or next(iter(options.topics), None)
     text = NOTHING if payload is None else checked_json(payload)
     if id is None and options.ids == "column":

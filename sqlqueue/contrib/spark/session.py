@@ -27,10 +27,10 @@ DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-# Settings that must say UTC, or dates and hours would be of another zone; and the JVM's option for it.
+# Settings that must say UTC, or dates and hours would be of another zone; those of Java do so by an option.
 ZONES = ("spark.sql.session.timeZone", "spark.executorEnv.TZ")
 OF_JAVA = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
-JAVA_ZONE = "-Duser.timezone="
+JAVA_ZONE = re.compile(r"-Duser\.timezone=(\S+)")
 # A session on this machine alone listens on loopback only.
 LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 NO_JAVA = (
@@ -58,7 +58,7 @@ def session(app_name: str = "sqlqueue", **conf: str) -> SparkSession:
     builder = SparkSession.builder.appName(app_name)
     path = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH", "")]))
     local = LOCAL if conf.get("spark.master", "").startswith("local") else {}
-    for name, value in {**DEFAULTS, **local, "spark.executorEnv.PYTHONPATH": path, **conf}.items():
+    for name, value in {"spark.executorEnv.PYTHONPATH": path, **local, **conf}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     register(spark)
@@ -66,17 +66,15 @@ def session(app_name: str = "sqlqueue", **conf: str) -> SparkSession:
 
 
 def in_utc(conf: Mapping[str, str]) -> dict[str, str]:
-    """Return Spark's settings with every time zone UTC; raise ConfigurationError for another one."""
-    settings = dict(conf)
-    for name in OF_JAVA:
-        if JAVA_ZONE not in settings.get(name, JAVA_ZONE):
-            settings[name] = f"{settings[name]} {JAVA_ZONE}UTC"
-    zones = [(name, settings.get(name, "UTC")) for name in ZONES]
-    zones += [(name, zone) for name in OF_JAVA for zone in re.findall(rf"{JAVA_ZONE}(\S+)", settings.get(name, ""))]
-    for name, zone in zones:
-        if zone != "UTC":
+    """Return DEFAULTS with these settings, every time zone UTC. Raises ConfigurationError for another one."""
+    settings = {**DEFAULTS, **conf}
+    zones = {name: [settings[name]] for name in ZONES} | {name: JAVA_ZONE.findall(settings[name]) for name in OF_JAVA}
+    for name, named in zones.items():
+        if not named:
+            settings[name] += " -Duser.timezone=UTC"
+        if other := set(named) - {"UTC"}:
             raise ConfigurationError(
-                f"{name} must be UTC, not {zone!r}: the archive's dates and the analytics' hours are UTC"
+                f"{name} must be UTC, not {min(other)!r}: the archive's dates and the analytics' hours are UTC"
             )
     return settings
 

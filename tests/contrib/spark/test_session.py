@@ -46,7 +46,7 @@ def test_java_options_of_ones_own_keep_java_in_utc() -> None:
     name = "spark.driver.extraJavaOptions"
     assert in_utc({name: "-Xss4m"})[name] == "-Xss4m -Duser.timezone=UTC"
     assert in_utc({name: "-Duser.timezone=UTC -Xss4m"})[name] == "-Duser.timezone=UTC -Xss4m"
-    assert name not in in_utc({})
+    assert in_utc({})[name] == "-Duser.timezone=UTC"
 
 
 def test_what_executors_import_needs_no_project() -> None:
