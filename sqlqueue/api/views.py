@@ -23,24 +23,20 @@ TOPICS, MESSAGES = "sqlqueue.view_topic", "sqlqueue.view_message"
 View = Callable[[HttpRequest], HttpResponse]
 
 
-def is_logged_in(request: HttpRequest) -> bool:
-    """Tell whether a user is logged in. False if the database does not answer."""
+def refusal(request: HttpRequest, *permissions: str) -> HealthResponse | None:
+    """Return the answer to a request that may not be answered in detail; None if it may. permissions: those that a
+    user needs. Who asks is not known while the database does not answer."""
+    if has_token(request.headers.get("Authorization", "")):
+        return None
     user = getattr(request, "user", None)
     try:
-        return bool(user is not None and user.is_authenticated)
+        if user is not None and user.is_authenticated:
+            if user.has_perms(permissions):
+                return None
+            return HealthResponse(403, {"error": f"this needs the permission {' and '.join(permissions)}"})
     except Error:
-        return False
-
-
-def may_see_details(request: HttpRequest, *permissions: str) -> bool:
-    """Tell whether this request may be answered in detail. permissions: those that a user needs, TOPICS if none is
-    named. False if the database does not answer."""
-    if has_token(request.headers.get("Authorization", "")):
-        return True
-    try:
-        return is_logged_in(request) and request.user.has_perms(permissions or (TOPICS,))
-    except Error:
-        return False
+        pass
+    return HealthResponse(401, {"error": "log in, or send the token: Authorization: Bearer …"})
 
 
 def endpoint(answer: Callable[[HttpRequest], HealthResponse]) -> View:
@@ -68,33 +64,26 @@ def live(request: HttpRequest) -> HealthResponse:
 @endpoint
 def ready(request: HttpRequest) -> HealthResponse:
     """Answer whether the database answers and the queue's migrations are applied."""
-    return responses.ready(may_see_details(request))
+    return responses.ready(not refusal(request, TOPICS))
 
 
 @endpoint
 def health(request: HttpRequest) -> HealthResponse:
     """Answer whether no limit of the settings is passed; in detail, with each group's figures."""
-    return responses.health(may_see_details(request))
+    return responses.health(not refusal(request, TOPICS))
 
 
 @endpoint
 def status(request: HttpRequest) -> HealthResponse:
     """Answer all stats, to requests that may see them."""
-    return responses.status() if may_see_details(request) else _refusal(request, TOPICS)
+    return refusal(request, TOPICS) or responses.status()
 
 
 @endpoint
 def message(request: HttpRequest) -> HealthResponse:
     """Answer the status of one message in every group, to requests that may see its result."""
-    if not may_see_details(request, TOPICS, MESSAGES):
-        return _refusal(request, TOPICS, MESSAGES)
-    return responses.message(*(request.GET.get(name, "") for name in ("topic", "id", "key")))
-
-
-def _refusal(request: HttpRequest, *permissions: str) -> HealthResponse:
-    if is_logged_in(request):
-        return HealthResponse(403, {"error": f"this needs the permission {' and '.join(permissions)}"})
-    return HealthResponse(401, {"error": "log in, or send the token: Authorization: Bearer …"})
+    refused = refusal(request, TOPICS, MESSAGES)
+    return refused or responses.message(*(request.GET.get(name, "") for name in ("topic", "id", "key")))
 
 
 @endpoint
