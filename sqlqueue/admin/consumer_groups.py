@@ -15,7 +15,6 @@ from sqlqueue.admin.pages import page_url
 from sqlqueue.models import ConsumerGroup, SubscriberHeartbeat
 from sqlqueue.operations.topics import pause, resume
 from sqlqueue.stats.attention import findings_of_group
-from sqlqueue.stats.partitions import PartitionSurvey
 from sqlqueue.stats.survey import survey_with_partitions
 
 MOST_PARTITIONS = 500  # shown on a page
@@ -47,12 +46,11 @@ class ConsumerGroupAdmin(OperatedAdmin):
             "group": rows.group(seen) if seen else None,
             "findings": rows.linked(findings_of_group(stats, seen)) if seen else [],
             "notes": SetLimits(self, request, [group]).notes(),
-            "partitions": [(one, _page_of_oldest(request, one)) for one in partitions[:MOST_PARTITIONS]],
+            "partitions": [
+                (one, one.oldest and page_url(request, "message", "change", one.oldest))
+                for one in partitions[:MOST_PARTITIONS]
+            ],
             "unlisted": max(0, len(partitions) - MOST_PARTITIONS),
             "subscribers": subscribers.filter(topic=group.topic, consumer_group=group.consumer_group).order_by("id"),
             **charts(request, log, stats.taken_at, topic=group.topic, consumer_group=group.consumer_group),
         }
-
-
-def _page_of_oldest(request: HttpRequest, one: PartitionSurvey) -> str:
-    return "" if one.oldest is None else page_url(request, "message", "change", one.oldest)

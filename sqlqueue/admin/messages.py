@@ -190,11 +190,6 @@ def _statuses(log: Log, message: Message) -> Iterator[tuple[GroupStatus, Any, st
         yield one, STATES[one.state], result, STATES.get(one.copy_state, ""), copy
 
 
-def last_line(error: str) -> str:
-    """Return the last line of a traceback: the exception."""
-    return error.strip().rpartition("\n")[2]
-
-
 def label(state: str) -> str:
     """Return a state as a list shows it: an unusual one in a frame."""
     return tag(STATES[state]) if state in UNUSUAL else str(STATES[state])
@@ -271,7 +266,7 @@ class MessageAdmin(OperatedAdmin):
             "payload": indented(message.payload, MOST_SHOWN),
             "body": bodies(log, Message, [message.pk]).get(message.pk) if message.payload is None else None,
             "headers": indented(message.headers, MOST_SHOWN) if message.headers else "",
-            "exception": last_line(message.last_error or ""),
+            "exception": (message.last_error or "").strip().rpartition("\n")[2],
             "original": original,
             "subject_offset": offset,
             "statuses": list(_statuses(log, original)) if original else [],

@@ -135,16 +135,12 @@ def rounded_up(top: float) -> float:
 
 
 def _bars(values: Sequence[Value], top: float) -> str:
-    step = WIDTH / len(values)
+    step, scale = WIDTH / len(values), (HEIGHT - 3) / top
     return "".join(
-        f"M{index * step:.1f} {HEIGHT}V{_height(value, top):.1f}h{step * 0.8:.1f}V{HEIGHT}z"
+        f"M{index * step:.1f} {HEIGHT}V{HEIGHT - 1 - scale * value:.1f}h{step * 0.8:.1f}V{HEIGHT}z"
         for index, value in enumerate(values)
         if value
     )
-
-
-def _height(value: float, top: float) -> float:
-    return HEIGHT - 1 - (HEIGHT - 3) * (value / top if top else 0.0)
 
 
 HOURS = (1, 6, 24, 168)

@@ -32,17 +32,16 @@ OWN_CHANGE_SEEN = 60.0  # seconds after a change for which its user's lists are 
 
 APP = "sqlqueue"
 # The models whose pages are needed most. The tables that these pages are made from follow, by name.
-FIRST = (
-    "Overview",
-    "DeadLetter",
-    "Message",
-    "ConsumerGroup",
-    "Topic",
-    "ScheduledMessage",
-    "PeriodicSchedule",
-    "Request",
-)
-
+FIRST = {
+    "Overview": 0,
+    "DeadLetter": 1,
+    "Message": 2,
+    "ConsumerGroup": 3,
+    "Topic": 4,
+    "ScheduledMessage": 5,
+    "PeriodicSchedule": 6,
+    "Request": 7,
+}
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
@@ -99,17 +98,11 @@ class ReadOnlyAdmin(ModelAdmin):
         name = str(self.opts.model_name)
         return may(request, f"{self.opts.app_label}.{VIEWED_BY.get(name, f'view_{name}')}")
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return False: only operations add rows."""
-        return False
-
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False: only operations change rows."""
+        """Return False: only operations change rows, add some, or delete some."""
         return False
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False: only operations delete rows."""
-        return False
+    has_add_permission = has_delete_permission = has_change_permission
 
 
 def page_url(request: HttpRequest, model: str, name: str, key: int | str | None = None, **query: str) -> str:
@@ -185,14 +178,10 @@ def arrange(site: AdminSite) -> None:
         apps: list[Any] = inner(request, app_label)
         for app in apps:
             if app["app_label"] == APP:
-                app["models"].sort(key=lambda entry: _rank(entry["object_name"]))
+                app["models"].sort(key=lambda entry: FIRST.get(entry["object_name"], len(FIRST)))
         return apps
 
     site.get_app_list = get_app_list  # type: ignore[method-assign]
-
-
-def _rank(name: str) -> int:
-    return FIRST.index(name) if name in FIRST else len(FIRST)
 
 
 class DatabaseSite(AdminSite):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from django import template
@@ -25,10 +24,7 @@ register = template.Library()
 CELL = re.compile(r"^<(td|th)\b")
 
 
-@register.filter
-def moment(at: datetime | None, fraction: bool = False) -> str:
-    """Return a time in the current time zone, with the zone's name."""
-    return texts.moment(at, fraction)
+register.filter("moment", texts.moment)
 
 
 @register.filter

@@ -95,7 +95,7 @@ def release(item: WorkItem, by: str) -> dict[str, Any]:
 def defer(item: WorkItem, by: str, until: datetime) -> dict[str, Any]:
     """Put an item of one's own, or an unassigned one, off until a time (aware, in the future): it is the user's."""
     _check_own(item, by)
-    log = _log_of(item)
+    log = Log.of(item._state.db or settings.DATABASE)
     if until <= clock.now(log):
         raise InvalidMessage(f"an item can be deferred to a time in the future only, not to {until}")
     # Not as Django would store it: the queue's columns have UTC, also with USE_TZ off.
@@ -149,7 +149,7 @@ def _commented(log: Log, number: int, by: str, comment: str) -> None:
         raise WorkItemChanged(CHANGED)
     event = WorkItemEvent(item=item, kind=COMMENTED, made_by=by, assignee=item.assignee, comment=comment)
     event.save(using=log.alias, force_insert=True)
-    _publish_notice(item, event)
+    _publish_notice(log, item, event)
 
 
 def _check_own(item: WorkItem, by: str) -> None:
@@ -193,11 +193,11 @@ def _changed(
     event.result, event.deferred_until = result, changes.get("deferred_until")
     event.save(using=log.alias, force_insert=True)
     if changes.get("state") == DONE:
-        _publish_decision(item, by, changes)
-    _publish_notice(item, event)
+        _publish_decision(log, item, by, changes)
+    _publish_notice(log, item, event)
 
 
-def _publish_decision(item: WorkItem, by: str, changes: dict[str, Any]) -> None:
+def _publish_decision(log: Log, item: WorkItem, by: str, changes: dict[str, Any]) -> None:
     """Publish the result, for which payload types hold, with the item that it is about in its headers."""
     decisions = topic_options(item.topic).decisions
     if decisions is None:
@@ -213,25 +213,16 @@ def _publish_decision(item: WorkItem, by: str, changes: dict[str, Any]) -> None:
         "author": changes.get("author", item.author),
         "decided_by": by,
     }
-    result = changes.get("result", item.result)
-    _publish(decisions, result, item.partition_key, f"work-item-{_numbered(item)}", {"work_item": about})
+    id, result = f"work-item-{numbered(item.pk, log.label)}", changes.get("result", item.result)
+    _publish(decisions, result, item.partition_key, id, {"work_item": about})
 
 
-def _publish_notice(item: WorkItem, event: WorkItemEvent) -> None:
+def _publish_notice(log: Log, item: WorkItem, event: WorkItemEvent) -> None:
     """Publish what has been done, for those who should know."""
     notices = topic_options(item.topic).notices
     if notices is not None:
         said = notice(item, event.kind, event.made_by, event.assignee, event.comment or "")
-        _publish(notices, said, item.partition_key, f"work-item-{_numbered(item)}-{event.pk}")
-
-
-def _numbered(item: WorkItem) -> str:
-    return numbered(item.pk, _log_of(item).label)
-
-
-def _log_of(item: WorkItem) -> Log:
-    """Return the log whose item it is."""
-    return Log.of(item._state.db or settings.DATABASE)
+        _publish(notices, said, item.partition_key, f"work-item-{numbered(item.pk, log.label)}-{event.pk}")
 
 
 def _publish(topic: str, payload: Any, key: str, id: str, headers: dict[str, Any] | None = None) -> None:

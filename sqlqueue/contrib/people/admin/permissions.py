@@ -3,7 +3,6 @@ groups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -15,26 +14,17 @@ VIEW, WORK, ASSIGN, REVIEW = "view_workitem", "work_on_workitem", "assign_workit
 SEEN_BY = (VIEW, WORK, REVIEW, ASSIGN)
 
 
-def teams_of(user: Any) -> set[str]:
-    """Return the names of the user's groups. One query, unless no topic names any."""
-    named = any(options.teams for options in topics().values())
-    return set(user.groups.values_list("name", flat=True)) if named and hasattr(user, "groups") else set()
-
-
 def closed_topics(user: Any) -> list[str]:
     """Return the topics whose teams the user does not belong to; none for a superuser."""
-    return [] if user.is_superuser else _with_teams(teams_of(user).isdisjoint)
+    return [] if user.is_superuser else team_topics(user, own=False)
 
 
-def team_topics(user: Any) -> list[str]:
-    """Return the topics of the user's teams."""
-    teams = teams_of(user)
-    return _with_teams(lambda named: not teams.isdisjoint(named))
-
-
-def _with_teams(fit: Callable[[Sequence[str]], bool]) -> list[str]:
-    """Return the topics that have teams which fit, with their dead-letter topics, unless those have their own."""
-    found = [topic for topic, options in topics().items() if options.teams and fit(options.teams)]
+def team_topics(user: Any, own: bool = True) -> list[str]:
+    """Return the topics of the user's teams, or of `own` False those of other teams alone; with their dead-letter
+    topics, unless those have their own. One query, unless no topic names any."""
+    named = {topic: options.teams for topic, options in topics().items() if options.teams}
+    teams = set(user.groups.values_list("name", flat=True)) if named and hasattr(user, "groups") else set()
+    found = [topic for topic, of_topic in named.items() if teams.isdisjoint(of_topic) != own]
     dead = [topic + DEAD_LETTER_SUFFIX for topic in found]
     return found + [topic for topic in dead if topic not in topics()]
 
