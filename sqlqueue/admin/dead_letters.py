@@ -62,12 +62,7 @@ class DeadLetterOperation(Operation):
                 self.log, self.topic, MOST_READ, group=self.group, fingerprint=self.fingerprint or None
             )
             self.rows, self.more = messages_at(self.log, found[:MOST_LISTED], *LISTED), has_more(self.log, self.topic)
-        self.initial["through"], self._count = max(found, default=0), len(found)
-
-    @property
-    def count(self) -> int:
-        """The number of chosen dead letters."""
-        return self._count
+        self.initial["through"], self.count = max(found, default=0), len(found)
 
     def hidden(self) -> Iterable[tuple[str, object]]:
         """Return what chooses the same dead letters again."""

@@ -69,6 +69,7 @@ class Operation(Form):
     def __init__(self, model_admin: OperatedAdmin, request: HttpRequest, rows: Sequence[Any], data: Any = None) -> None:
         super().__init__(data, auto_id=f"{self.name}_%s")
         self.model_admin, self.log, self.request, self.rows = model_admin, model_admin.log, request, rows
+        self.count = len(rows)
         self.button: Any = self.label  # that confirms it; "": there is nothing to do
         self.pinned: Mapping[str, object] | None = None  # what is sent with it in place of what the form was given
 
@@ -88,11 +89,6 @@ class Operation(Form):
     def hidden(self) -> Iterable[tuple[str, object]]:
         """Return the names and values that choose the same ticked rows again."""
         return [(ACTION_CHECKBOX_NAME, str(row.pk)) for row in self.rows]
-
-    @property
-    def count(self) -> int:
-        """The number of rows."""
-        return len(self.rows)
 
     @property
     def listed(self) -> Sequence[Any]:
