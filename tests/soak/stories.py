@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
 from tests.soak.checker import Checker
 from tests.soak.explanations import SLACK
 from tests.soak.records import DeadLetter, Fault, Handling, Record, Transaction
@@ -100,3 +105,40 @@ def groups_of(topic: str) -> list[str]:
 
 def found_in(history: History, one_writer: bool = False) -> dict[str, int]:
     return {kind: count for kind, count in history.check(one_writer).violations.items() if count}
+
+
+class Stories:
+    """What happens in histories of a kind, and what of it is to be found; each is a function that tells it."""
+
+    def __init__(self, kind: type[History]) -> None:
+        self._kind = kind
+        self._told: list[tuple[Callable[[Any], None], set[str]]] = []
+
+    def planted(self, *kinds: str) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
+        """A story of which these kinds of violations, and no others, are to be found."""
+
+        def keep(story: Callable[[Any], None]) -> Callable[[Any], None]:
+            self._told.append((story, set(kinds)))
+            return story
+
+        return keep
+
+    def sound(self, story: Callable[[Any], None]) -> Callable[[Any], None]:
+        """A story in which nothing is to be found, however near it comes."""
+        return self.planted()(story)
+
+    @property
+    def kinds(self) -> set[str]:
+        """All that has been planted."""
+        return {kind for _, kinds in self._told for kind in kinds}
+
+    def test(self) -> Callable[..., None]:
+        """Return the test of all of them."""
+
+        @pytest.mark.parametrize(("story", "kinds"), self._told, ids=[story.__name__ for story, _ in self._told])
+        def test(story: Callable[[Any], None], kinds: set[str]) -> None:
+            history = self._kind()
+            story(history)
+            assert set(found_in(history)) == kinds, history.check().problems
+
+        return test

@@ -5,7 +5,7 @@ The histories are a few lines each. What is told of time is in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -25,6 +25,7 @@ from tests.soak.stories import (
     STRICT,
     THIRD,
     History,
+    Stories,
     found_in,
     groups_of,
 )
@@ -46,25 +47,8 @@ from tests.soak.workload import (
 )
 
 OTHERS = {*job_checks.VIOLATIONS, *epochs.VIOLATIONS, *starving.VIOLATIONS}  # tests of their own plant these
-Story = Callable[[History], None]
-PLANTED: list[tuple[Story, set[str]]] = []
-SOUND: list[Story] = []
-
-
-def planted(*kinds: str) -> Callable[[Story], Story]:
-    """A story of which these kinds of violations, and no others, are to be found."""
-
-    def keep(story: Story) -> Story:
-        PLANTED.append((story, set(kinds)))
-        return story
-
-    return keep
-
-
-def sound(story: Story) -> Story:
-    """A story in which nothing is to be found, however near it comes."""
-    SOUND.append(story)
-    return story
+STORIES = Stories(History)
+planted, sound = STORIES.planted, STORIES.sound
 
 
 # -- lost, never published, published twice, torn ---------------------------------------------------------------------
@@ -170,13 +154,6 @@ def published_again_when_the_first_was_no_longer_kept(history: History) -> None:
 def half_of_a_transaction(history: History) -> None:
     history.publish("m", "n", told=None)
     history.handle("m", 2)
-
-
-@sound
-def a_doubtful_transaction_that_is_there(history: History) -> None:
-    history.publish("m", "n", told=None)
-    history.handle("m", 2)
-    history.handle("n", 3)
 
 
 @sound
@@ -289,11 +266,6 @@ def divided(history: History, *calls: tuple[str, str], group: str = "load") -> N
 @sound
 def a_batch_that_failed_is_divided(history: History) -> None:
     divided(history, ("mn", "fail"), ("m", "ok"), ("n", "ok"))
-
-
-@planted("attempts wrong")
-def alone_again_without_a_charge(history: History) -> None:
-    divided(history, ("mn", "fail"), ("m", "ok"), ("n", "fail"), ("n", "ok"))
 
 
 @sound
@@ -515,14 +487,6 @@ def the_second_while_the_first_waits_for_its_retry(history: History) -> None:
 
 
 @planted("out of order")
-def the_second_before_the_first_is_dead(history: History) -> None:
-    two_of_an_ordering_queue(history)
-    history.handle("second", 3)
-    history.handle("first", 4, "reject")
-    history.dead_letter("first")
-
-
-@planted("out of order")
 def another_key_of_a_strict_partition(history: History) -> None:
     two_of_an_ordering_queue(history, STRICT, key="another")
     history.handle("second", 3, topic=STRICT)
@@ -550,14 +514,6 @@ def a_batch_in_the_wrong_order(history: History) -> None:
     for group in groups_of("bulk"):
         history.handle("second", 3, topic="bulk", group=group)
         history.handle("first", 3, topic="bulk", group=group)
-
-
-@planted("out of order")
-def in_a_batch_before_the_first_is_settled(history: History) -> None:
-    two_of_an_ordering_queue(history, "bulk")
-    history.handle("first", 3, "fail", topic="bulk")
-    history.handle("second", 4, topic="bulk")
-    history.handle("first", 5, attempt=2, topic="bulk")
 
 
 @sound
@@ -1032,11 +988,6 @@ def a_batch_that_failed(history: History, every: float) -> None:
 
 
 @sound
-def the_messages_of_a_batch_that_failed_come_one_by_one(history: History) -> None:
-    a_batch_that_failed(history, BOUND - 1)
-
-
-@sound
 def behind_the_messages_of_a_batch_that_failed(history: History) -> None:
     a_batch_that_failed(history, BOUND - 1)
     history.publish("behind", topic="flood", key=of_one_partition(1, "flood")[0], at=9.5)
@@ -1229,11 +1180,6 @@ def complains(history: History, times: int, fault: str = "OTHER") -> None:
 
 
 @planted("tasks failing")
-def a_task_that_fails_at_every_turn(history: History) -> None:
-    complains(history, AGAIN_AND_AGAIN)
-
-
-@planted("tasks failing")
 def a_task_that_fails_while_another_process_is_dead(history: History) -> None:
     history.fault("kill-consumer", 19, to=OTHER)
     complains(history, AGAIN_AND_AGAIN)
@@ -1315,26 +1261,14 @@ def a_dead_letter_whose_replay_never_came(history: History) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("story", "kinds"), PLANTED, ids=[story.__name__ for story, _ in PLANTED])
-def test_what_was_planted_is_found_and_nothing_else(story: Story, kinds: set[str]) -> None:
-    history = History()
-    story(history)
-    assert set(found_in(history)) == kinds, history.check().problems
-
-
-@pytest.mark.parametrize("story", SOUND, ids=[story.__name__ for story in SOUND])
-def test_what_is_sound_is_not_reported(story: Story) -> None:
-    history = History()
-    story(history)
-    assert not found_in(history), history.check().problems
+test_what_was_planted_is_found_and_nothing_else = STORIES.test()
 
 
 def test_every_kind_of_violation_has_been_planted() -> None:
-    assert {kind for _, kinds in PLANTED for kind in kinds} == VIOLATIONS.keys() - OTHERS
+    assert STORIES.kinds == VIOLATIONS.keys() - OTHERS
 
 
 def test_a_run_of_many_sound_stories_is_sound() -> None:
-    assert len(SOUND) > 30
     history = History()
     everything_once(history)
     checker = history.check()

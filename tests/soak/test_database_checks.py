@@ -3,10 +3,7 @@ A message belongs on database a, unless it says otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from sqlqueue.core.epochs import Epoch
 from sqlqueue.core.keys import database_of
@@ -14,14 +11,12 @@ from tests.soak.history import Line
 from tests.soak.places import ALIASES, database_at, offset_at, partition_at
 from tests.soak.progress import BOUND
 from tests.soak.records import Fault, Reader
-from tests.soak.stories import MINUTE, ONE, OTHER, SIMPLE, STRICT, History, found_in
+from tests.soak.stories import MINUTE, ONE, OTHER, SIMPLE, STRICT, History, Stories
 
 BOTH = A, B = ("default", "queue_b")
 ON_OTHER = partition_at(B, 0)
 KEY = next(str(n) for n in range(99) if database_of(str(n), BOTH) == A)
 OTHERS_KEY = next(str(n) for n in range(99) if database_of(str(n), BOTH) == B)
-PLANTED: list[tuple[Callable[[DatabaseHistory], None], set[str]]] = []
-SOUND: list[Callable[[DatabaseHistory], None]] = []
 
 
 class DatabaseHistory(History):
@@ -49,17 +44,8 @@ class DatabaseHistory(History):
         self.handle(id, handled, partition=ON_OTHER, by=by)
 
 
-def planted(*kinds: str) -> Callable[[Callable[[DatabaseHistory], None]], Callable[[DatabaseHistory], None]]:
-    def keep(story: Callable[[DatabaseHistory], None]) -> Callable[[DatabaseHistory], None]:
-        PLANTED.append((story, set(kinds)))
-        return story
-
-    return keep
-
-
-def sound(story: Callable[[DatabaseHistory], None]) -> Callable[[DatabaseHistory], None]:
-    SOUND.append(story)
-    return story
+STORIES = Stories(DatabaseHistory)
+planted, sound = STORIES.planted, STORIES.sound
 
 
 @sound
@@ -108,18 +94,7 @@ def a_database_whose_message_was_relayed_by_one_that_is_down(history: DatabaseHi
 # -- how it is read ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("story", "kinds"), PLANTED, ids=[story.__name__ for story, _ in PLANTED])
-def test_what_was_planted_is_found_and_nothing_else(story: Callable[[DatabaseHistory], None], kinds: set[str]) -> None:
-    history = DatabaseHistory()
-    story(history)
-    assert set(found_in(history)) == kinds, history.check().problems
-
-
-@pytest.mark.parametrize("story", SOUND, ids=[story.__name__ for story in SOUND])
-def test_what_is_sound_is_not_reported(story: Callable[[DatabaseHistory], None]) -> None:
-    history = DatabaseHistory()
-    story(history)
-    assert not found_in(history), history.check().problems
+test_what_was_planted_is_found_and_nothing_else = STORIES.test()
 
 
 def test_partitions_and_offsets_of_a_process_are_those_of_its_database() -> None:

@@ -3,22 +3,17 @@ sound. "k" is the key of all; the first epoch has one partition, 0, and the seco
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-
-import pytest
 
 from sqlqueue.core.epochs import Epoch
 from tests.soak import epochs
 from tests.soak.progress import BOUND
 from tests.soak.records import Change
-from tests.soak.stories import MINUTE, ONE, OTHER, SIMPLE, STRICT, History, found_in
+from tests.soak.stories import MINUTE, ONE, OTHER, SIMPLE, STRICT, History, Stories
 
 FIRST, SECOND = Epoch(0, 0, 1, end=10), Epoch(1, 1, 2)
 LATER = SECOND.partition_of("k")
 ALTERED, DONE = 10.0, 12.0  # when it is under way, at first sight
-PLANTED: list[tuple[Callable[[EpochHistory], None], set[str]]] = []
-SOUND: list[Callable[[EpochHistory], None]] = []
 
 
 class EpochHistory(History):
@@ -42,17 +37,8 @@ class EpochHistory(History):
         self.record.changes = [replace(change, ended=ended) for change in self.record.changes]
 
 
-def planted(*kinds: str) -> Callable[[Callable[[EpochHistory], None]], Callable[[EpochHistory], None]]:
-    def keep(story: Callable[[EpochHistory], None]) -> Callable[[EpochHistory], None]:
-        PLANTED.append((story, set(kinds)))
-        return story
-
-    return keep
-
-
-def sound(story: Callable[[EpochHistory], None]) -> Callable[[EpochHistory], None]:
-    SOUND.append(story)
-    return story
+STORIES = Stories(EpochHistory)
+planted, sound = STORIES.planted, STORIES.sound
 
 
 def one_of_each(history: EpochHistory, first: float, second: float, topic: str = SIMPLE) -> None:
@@ -216,19 +202,8 @@ def a_partition_that_waits_for_the_end_of_the_first_epoch(history: EpochHistory)
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("story", "kinds"), PLANTED, ids=[story.__name__ for story, _ in PLANTED])
-def test_what_was_planted_is_found_and_nothing_else(story: Callable[[EpochHistory], None], kinds: set[str]) -> None:
-    history = EpochHistory()
-    story(history)
-    assert set(found_in(history)) == kinds, history.check().problems
-
-
-@pytest.mark.parametrize("story", SOUND, ids=[story.__name__ for story in SOUND])
-def test_what_is_sound_is_not_reported(story: Callable[[EpochHistory], None]) -> None:
-    history = EpochHistory()
-    story(history)
-    assert not found_in(history), history.check().problems
+test_what_was_planted_is_found_and_nothing_else = STORIES.test()
 
 
 def test_every_kind_of_violation_has_been_planted() -> None:
-    assert {kind for _, kinds in PLANTED for kind in kinds} >= epochs.VIOLATIONS.keys()
+    assert STORIES.kinds >= epochs.VIOLATIONS.keys()

@@ -3,17 +3,14 @@ that are sound."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from tests.soak import job_checks, limits, test_job_checks
 from tests.soak.calls import SEEN, WAITED
 from tests.soak.job_records import Ask
 from tests.soak.job_stories import AHEAD, JobHistory
 from tests.soak.records import DeadLetter, Fault
-from tests.soak.stories import ONE, OTHER, PUBLISHER, found_in
+from tests.soak.stories import ONE, OTHER, PUBLISHER, Stories
 from tests.soak.workload import (
     CROWDED,
     JOB_READERS,
@@ -69,22 +66,8 @@ class GroupHistory(JobHistory):
                 self.record.acquired.append((began + 10, OTHER, CROWDED, LIMITED.group, partition))
 
 
-Story = Callable[[GroupHistory], None]
-PLANTED: list[tuple[Story, set[str]]] = []
-SOUND: list[Story] = []
-
-
-def planted(*kinds: str) -> Callable[[Story], Story]:
-    def keep(story: Story) -> Story:
-        PLANTED.append((story, set(kinds)))
-        return story
-
-    return keep
-
-
-def sound(story: Story) -> Story:
-    SOUND.append(story)
-    return story
+STORIES = Stories(GroupHistory)
+planted, sound = STORIES.planted, STORIES.sound
 
 
 # -- calls ------------------------------------------------------------------------------------------------------------
@@ -388,23 +371,11 @@ def left_out_although_it_matches(history: GroupHistory) -> None:
 # -- tests ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("story", "kinds"), PLANTED, ids=[story.__name__ for story, _ in PLANTED])
-def test_what_was_planted_is_found_and_nothing_else(story: Story, kinds: set[str]) -> None:
-    history = GroupHistory()
-    story(history)
-    assert found_in(history).keys() == kinds, history.check().problems
-
-
-@pytest.mark.parametrize("story", SOUND, ids=[story.__name__ for story in SOUND])
-def test_nothing_is_found_in_a_sound_run(story: Story) -> None:
-    history = GroupHistory()
-    story(history)
-    assert not found_in(history), history.check().problems
+test_what_was_planted_is_found_and_nothing_else = STORIES.test()
 
 
 def test_every_kind_of_violation_of_jobs_has_been_planted() -> None:
-    planted_kinds = {kind for _, kinds in [*PLANTED, *test_job_checks.PLANTED] for kind in kinds}
-    assert planted_kinds >= set(job_checks.VIOLATIONS)
+    assert STORIES.kinds | test_job_checks.STORIES.kinds >= set(job_checks.VIOLATIONS)
 
 
 def test_the_figures_say_how_much_was_checked() -> None:

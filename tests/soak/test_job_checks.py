@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
-
 from tests.soak import job_checks
 from tests.soak.job_checks import TOO_LATE
 from tests.soak.job_records import CREATED, IGNORED, UPDATED, Enqueued, KeptResult, LogEntry
 from tests.soak.job_stories import AHEAD, NAME, TICKED, JobHistory
 from tests.soak.records import Fault
-from tests.soak.stories import ONE, found_in
+from tests.soak.stories import ONE, Stories
 from tests.soak.workload import (
     CALLED,
     CROWDED,
@@ -25,22 +21,8 @@ from tests.soak.workload import (
     TICKS,
 )
 
-Story = Callable[[JobHistory], None]
-PLANTED: list[tuple[Story, set[str]]] = []
-SOUND: list[Story] = []
-
-
-def planted(*kinds: str) -> Callable[[Story], Story]:
-    def keep(story: Story) -> Story:
-        PLANTED.append((story, set(kinds)))
-        return story
-
-    return keep
-
-
-def sound(story: Story) -> Story:
-    SOUND.append(story)
-    return story
+STORIES = Stories(JobHistory)
+planted, sound = STORIES.planted, STORIES.sound
 
 
 # -- ticks ------------------------------------------------------------------------------------------------------------
@@ -517,18 +499,7 @@ def a_batch_was_finished_before_its_last_member(history: JobHistory) -> None:
 # -- tests ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("story", "kinds"), PLANTED, ids=[story.__name__ for story, _ in PLANTED])
-def test_what_was_planted_is_found_and_nothing_else(story: Story, kinds: set[str]) -> None:
-    history = JobHistory()
-    story(history)
-    assert found_in(history).keys() == kinds, history.check().problems
-
-
-@pytest.mark.parametrize("story", SOUND, ids=[story.__name__ for story in SOUND])
-def test_nothing_is_found_in_a_sound_run(story: Story) -> None:
-    history = JobHistory()
-    story(history)
-    assert not found_in(history), history.check().problems
+test_what_was_planted_is_found_and_nothing_else = STORIES.test()
 
 
 def test_a_tick_is_left_out_if_no_process_attended_for_a_lease() -> None:
