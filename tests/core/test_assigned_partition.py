@@ -80,6 +80,13 @@ class Hosted:
         check_bounds(self.stream)
         return plan
 
+    def planned(self, most: int = 100, flush: bool = False) -> SettlePlan:
+        return there(self.settle(most, flush))
+
+    def iterate(self) -> None:
+        self.read()
+        self.settle()
+
     def load(self) -> list[int]:
         """Load what is due; every row is as it was written last, every message is there."""
         offsets = self.stream.due_rows(self.now, self.stream.options.batch_size)
@@ -92,15 +99,24 @@ class Hosted:
     def finish(self, offset: int, outcome: Outcome = SUCCESS) -> bool:
         return changes.finish(self.stream, self.attempts[offset], outcome, self.now)
 
+    def finish_all(self) -> None:
+        """Finish what is with handlers."""
+        for offset in [offset for offset, attempt in self.attempts.items() if attempt.outcome is None]:
+            self.finish(offset)
+
     @property
     def marks(self) -> tuple[int, int]:
         return self.stream.window.position, self.stream.writes.watermark
 
 
+def there(plan: SettlePlan | None) -> SettlePlan:
+    assert plan is not None
+    return plan
+
+
 def test_a_nacked_message_holds_the_watermark_until_it_is_acked() -> None:
     hosted = Hosted([""] * 5)
-    hosted.read()
-    hosted.settle()
+    hosted.iterate()
     for offset in (1, 2, 4, 5):
         hosted.finish(offset)
     hosted.finish(3, RETRY)
@@ -116,8 +132,7 @@ def test_a_nacked_message_holds_the_watermark_until_it_is_acked() -> None:
 
 def test_the_watermark_is_the_highest_contiguously_acked_offset() -> None:
     hosted = Hosted([""] * 5)
-    hosted.read()
-    hosted.settle()
+    hosted.iterate()
     for offset in (3, 1, 2):
         hosted.finish(offset)
     hosted.settle()
@@ -136,44 +151,37 @@ def test_an_ack_is_told_when_it_is_written_and_not_while_it_waits_in_memory() ->
     hosted.settle()
     for offset in (1, 3):
         hosted.finish(offset)
-    plan = hosted.settle()
-    assert plan is not None
+    plan = hosted.planned()
     assert [attempt.offset for attempt in plan.settled] == [1], "3 is above what is final, and has no row yet"
     assert hosted.settle() is None
-    plan = hosted.settle(flush=True)
-    assert plan is not None
+    plan = hosted.planned(flush=True)
     assert ([attempt.offset for attempt in plan.settled], [row.offset for row in plan.rows]) == ([3], [3])
     hosted.finish(2)
     hosted.read()
-    plan = hosted.settle()
-    assert plan is not None
+    plan = hosted.planned()
     assert (plan.position, [attempt.offset for attempt in plan.settled]) == (3, [2])
 
 
 def test_a_batch_in_which_everything_succeeds_writes_one_row_and_no_other() -> None:
     hosted = Hosted([""] * 50)
-    hosted.read()
-    hosted.settle()
+    hosted.iterate()
     for offset in range(1, 51):
         hosted.finish(offset)
-    plan = hosted.settle()
-    assert plan is not None
+    plan = hosted.planned()
     assert (plan.position, plan.watermark, plan.rows, plan.deletes, plan.dead) == (50, 50, (), (), ())
 
 
 def test_the_claim_is_written_with_the_plan_that_precedes_the_handlers() -> None:
     hosted = Hosted([""] * 5)
     hosted.read()
-    plan = hosted.settle(most=3)
-    assert plan is not None
+    plan = hosted.planned(most=3)
     assert plan.claimed == 3
     assert [attempt.number for execution in plan.executions for attempt in execution.attempts] == [1, 1, 1]
 
 
 def test_a_failed_message_holds_its_own_key_only() -> None:
     hosted = Hosted("abab")
-    hosted.read()
-    hosted.settle()
+    hosted.iterate()
     assert sorted(hosted.attempts) == [1, 2, 3, 4]
     hosted.finish(3, UNSTARTED)
     hosted.finish(1, RETRY)
@@ -187,8 +195,7 @@ def test_a_failed_message_holds_its_own_key_only() -> None:
 
 def test_a_failed_message_holds_its_partition_if_that_is_the_order() -> None:
     hosted = Hosted("abab", ordering="partition")
-    hosted.read()
-    hosted.settle()
+    hosted.iterate()
     for offset in (4, 3, 2):
         hosted.finish(offset, UNSTARTED)
     hosted.finish(1, RETRY)
@@ -223,11 +230,9 @@ def test_a_postponed_or_released_message_is_not_charged() -> None:
 
 def test_a_dead_letter_counts_as_acked_in_the_plan_that_copies_it() -> None:
     hosted = Hosted([""] * 2)
-    hosted.read()
-    hosted.settle()
+    hosted.iterate()
     hosted.finish(2, Outcome(DEAD, error="no"))
-    plan = hosted.settle()
-    assert plan is not None
+    plan = hosted.planned()
     assert [letter.message.offset for letter in plan.dead] == [2]
     assert plan.rows == (RowWrite(2, True, NOT_IN_FLIGHT, 1, 0.0, "no"),)  # 1 is unsettled: the position stays
 
@@ -258,8 +263,7 @@ def lingering() -> Hosted:
 def test_a_position_that_waits_goes_with_the_next_claim() -> None:
     hosted = lingering()
     executions = hosted.stream.choose(1)
-    plan = settling.plan(hosted.stream, 0.01, 1.0, executions, linger=0.05)
-    assert plan is not None
+    plan = there(settling.plan(hosted.stream, 0.01, 1.0, executions, linger=0.05))
     assert (plan.position, plan.claimed, [one.offset for one in plan.settled]) == (1, 2, [1])
     assert hosted.stream.writes.lingers_since is None
 
@@ -268,8 +272,7 @@ def test_a_position_that_waits_goes_with_the_next_claim() -> None:
 def test_a_position_waits_no_longer_than_it_may(now: float, linger: float) -> None:
     hosted = lingering()
     assert settling.plan(hosted.stream, 0.04, 1.0, [], linger=0.05) is None
-    plan = settling.plan(hosted.stream, now, 1.0, [], linger)
-    assert plan is not None
+    plan = there(settling.plan(hosted.stream, now, 1.0, [], linger))
     assert (plan.position, [one.offset for one in plan.settled]) == (1, [1])
     assert settling.plan(hosted.stream, now, 1.0, [], linger) is None
     assert hosted.stream.writes.lingers_since is None
@@ -294,16 +297,14 @@ def test_what_needs_a_row_or_is_waited_for_does_not_wait(outcome: Outcome) -> No
     hosted.read()
     hosted.settle(most=1)
     hosted.finish(1, outcome)
-    plan = settling.plan(hosted.stream, 0.0, 1.0, [], linger=0.05)
-    assert plan is not None
+    plan = there(settling.plan(hosted.stream, 0.0, 1.0, [], linger=0.05))
     assert plan.position == 1
 
 
 def test_an_ack_that_a_handlers_transaction_has_stored_waits_too() -> None:
     """Its row is deleted with the position that passes it. Until then it keeps the message from being handled again."""
     hosted = Hosted([""] * 3, atomic=True)
-    hosted.read()
-    hosted.settle()
+    hosted.iterate()
     hosted.finish(3, COMMITTED)
     assert settling.plan(hosted.stream, 0.0, 1.0, [], linger=0.05) is None  # the position has not moved
     hosted.finish(1, COMMITTED)
@@ -311,8 +312,7 @@ def test_an_ack_that_a_handlers_transaction_has_stored_waits_too() -> None:
     assert hosted.stream.writes.lingers_since is not None
     hosted.finish(2, COMMITTED)
     assert settling.plan(hosted.stream, 0.04, 1.0, [], linger=0.05) is None
-    plan = settling.plan(hosted.stream, 0.076, 1.0, [], linger=0.05)
-    assert plan is not None
+    plan = there(settling.plan(hosted.stream, 0.076, 1.0, [], linger=0.05))
     assert (plan.position, list(plan.deletes), plan.rows) == (3, [1, 2, 3], ())
     assert sorted(one.offset for one in plan.settled) == [1, 2, 3]
     assert hosted.stream.settled_up
@@ -322,26 +322,22 @@ def test_an_ack_that_a_handlers_transaction_has_stored_waits_too() -> None:
 def test_an_ack_that_waits_does_not_hold_a_heavy_payload(outcome: Outcome) -> None:
     hosted = Hosted([""] * 2, atomic=outcome.committed)
     hosted.log[1] = hosted.log[1]._replace(payload="x" * (HEAVY + 1))
-    hosted.read()
-    hosted.settle()
+    hosted.iterate()
     hosted.finish(1, outcome)
     hosted.finish(2, outcome)
     assert settling.plan(hosted.stream, 0.0, 1.0, [], linger=0.05) is None
-    plan = settling.plan(hosted.stream, 0.1, 1.0, [])
-    assert plan is not None
+    plan = there(settling.plan(hosted.stream, 0.1, 1.0, []))
     assert [one.attempt.message.payload for one in plan.settled] == ["1", None]
 
 
 def test_a_position_that_a_handlers_transaction_has_moved_waits_too() -> None:
     hosted = Hosted([""] * 3, atomic=True, batch=True)
-    hosted.read()
-    hosted.settle()
+    hosted.iterate()
     reports = [(attempt, Outcome(ACKED, committed=True, moved_to=3)) for attempt in hosted.attempts.values()]
     assert hosted.stream.finish_all(reports, 0.0) == 3
     assert settling.plan(hosted.stream, 0.0, 1.0, [], linger=0.05) is None
     assert not hosted.stream.settled_up
-    plan = settling.plan(hosted.stream, 0.076, 1.0, [], linger=0.05)
-    assert plan is not None
+    plan = there(settling.plan(hosted.stream, 0.076, 1.0, [], linger=0.05))
     assert (plan.position, len(plan.settled)) == (3, 3)
 
 
@@ -351,8 +347,7 @@ def test_claims_leave_rows_that_are_to_be_deleted_for_a_later_plan() -> None:
     for offset, now in ((1, 0.0), (2, 0.01), (3, 0.06), (4, 0.08)):
         hosted.now = now
         executions = hosted.stream.choose(1)
-        plan = settling.plan(hosted.stream, now, 1.0, executions, linger=0.05)
-        assert plan is not None
+        plan = there(settling.plan(hosted.stream, now, 1.0, executions, linger=0.05))
         assert (plan.position, plan.claimed, [one.offset for one in plan.settled]) == (
             offset - 1,
             offset,
@@ -361,8 +356,7 @@ def test_claims_leave_rows_that_are_to_be_deleted_for_a_later_plan() -> None:
         assert list(plan.deletes) == ([1, 2, 3] if offset == 4 else [])
         (attempt,) = executions[0].attempts
         assert changes.finish(hosted.stream, attempt, COMMITTED, now)
-    plan = settling.plan(hosted.stream, 0.09, 1.0, [])
-    assert plan is not None
+    plan = there(settling.plan(hosted.stream, 0.09, 1.0, []))
     assert list(plan.deletes) == [4]
 
 
@@ -383,8 +377,7 @@ def test_an_ack_that_a_handlers_transaction_has_stored_does_not_wait_where_its_c
     hosted.read()
     hosted.settle(most=1)
     hosted.finish(1, COMMITTED)
-    plan = settling.plan(hosted.stream, 0.0, 1.0, [], linger=0.05)
-    assert plan is not None
+    plan = there(settling.plan(hosted.stream, 0.0, 1.0, [], linger=0.05))
     assert (plan.position, [one.offset for one in plan.settled]) == (1, [1])
 
 
@@ -393,8 +386,7 @@ def test_an_ack_that_a_handlers_transaction_has_stored_does_not_wait_where_its_c
 def test_outcomes_behind_a_slow_message_do_not_put_off_the_flush(atomic: bool, outcome: Outcome, linger: float) -> None:
     """The first handler goes on, and an ack waits for it in memory, while others end and are stored."""
     hosted = Hosted([""] * 10, atomic=atomic)
-    hosted.read()
-    hosted.settle()
+    hosted.iterate()
     hosted.finish(2)
     for offset, now in enumerate((0.0, 0.3, 0.6, 0.9, 1.2), 3):
         hosted.finish(offset, outcome)
@@ -405,12 +397,10 @@ def test_outcomes_behind_a_slow_message_do_not_put_off_the_flush(atomic: bool, o
 
 def test_a_flush_takes_a_position_that_waits_along() -> None:
     hosted = Hosted([""] * 3)
-    hosted.read()
-    hosted.settle()
+    hosted.iterate()
     hosted.finish(2)
     assert settling.plan(hosted.stream, 0.0, 1.0, [], linger=9.0) is None
-    plan = settling.plan(hosted.stream, 1.0, 1.0, [], linger=9.0)
-    assert plan is not None
+    plan = there(settling.plan(hosted.stream, 1.0, 1.0, [], linger=9.0))
     assert (plan.position, [row.offset for row in plan.rows], len(plan.settled)) == (3, [1, 3], 1)
 
 
@@ -423,15 +413,13 @@ def test_a_message_in_doubt_is_dispatched_alone_and_dead_lettered_only_if_it_was
     arrivals.load(stream, 1, rows[0], hosted.log[0], 0.0)
     (execution,) = stream.choose_alone(1, 0.0)
     assert (execution.attempts[0].number, execution.attempts[0].alone) == (4, True)
-    plan = settling.plan(stream, 0.0, 1.0, [execution])
-    assert plan is not None
+    plan = there(settling.plan(stream, 0.0, 1.0, [execution]))
     assert plan.rows[0].in_flight == ALONE
     changes.finish(stream, execution.attempts[0], SUCCESS, 0.0)
     assert stream.in_doubt.first() == 2
     arrivals.load(stream, 2, rows[1], hosted.log[1], 0.0)
     assert stream.choose_alone(2, 0.0) == []
-    plan = settling.plan(stream, 0.0, 1.0, [])
-    assert plan is not None
+    plan = there(settling.plan(stream, 0.0, 1.0, []))
     assert [letter.message.offset for letter in plan.dead] == [2]
 
 
@@ -450,13 +438,11 @@ def test_without_a_bound_of_attempts_the_deaths_in_a_row_count() -> None:
         hosted = taken_over(row)
         (execution,) = hosted.stream.choose_alone(1, 0.0)
         assert execution.attempts[0].alone
-        plan = settling.plan(hosted.stream, 0.0, 1.0, [execution])
-        assert plan is not None
+        plan = there(settling.plan(hosted.stream, 0.0, 1.0, [execution]))
         row = row._replace(in_flight=plan.rows[0].in_flight, retry_count=plan.rows[0].retry_count)
     hosted = taken_over(row)
     assert hosted.stream.choose_alone(1, 0.0) == []
-    plan = settling.plan(hosted.stream, 0.0, 1.0, [])
-    assert plan is not None
+    plan = there(settling.plan(hosted.stream, 0.0, 1.0, []))
     (dead_letter,) = plan.dead
     assert dead_letter.attempts == 41 + MOST_DEATHS - 1
     assert dead_letter.error.startswith(f"its consumer process ended {MOST_DEATHS} times")
@@ -468,13 +454,11 @@ def test_with_a_bound_of_attempts_the_deaths_do_not_count(mark: int) -> None:
     bound then."""
     hosted = taken_over(StoredRow(1, False, mark, 8, 0.0, ""), max_attempts=9)
     (execution,) = hosted.stream.choose_alone(1, 0.0)
-    plan = settling.plan(hosted.stream, 0.0, 1.0, [execution])
-    assert plan is not None
+    plan = there(settling.plan(hosted.stream, 0.0, 1.0, [execution]))
     assert (plan.rows[0].in_flight, plan.rows[0].retry_count) == (mark + 1, 9)
     hosted = taken_over(StoredRow(1, False, mark, 9, 0.0, ""), max_attempts=9)
     dispatched = hosted.stream.choose_alone(1, 0.0)
-    plan = settling.plan(hosted.stream, 0.0, 1.0, dispatched)
-    assert plan is not None
+    plan = there(settling.plan(hosted.stream, 0.0, 1.0, dispatched))
     assert bool(dispatched) == (mark == TOGETHER)
     assert len(plan.dead) == (mark > TOGETHER)
 
@@ -488,15 +472,13 @@ def test_a_failure_between_two_deaths_begins_their_count_anew() -> None:
     hosted.settle(most=0)
     hosted.now = 20.0
     hosted.load()
-    plan = hosted.settle()
-    assert plan is not None
+    plan = hosted.planned()
     assert (plan.rows[0].in_flight, plan.rows[0].retry_count) == (TOGETHER, 11)
 
 
 def test_an_outcome_that_comes_after_an_overrun_changes_nothing() -> None:
     hosted = Hosted([""])
-    hosted.read()
-    hosted.settle()
+    hosted.iterate()
     attempt = hosted.attempts[1]
     assert hosted.finish(1, RETRY)
     assert not changes.finish(hosted.stream, attempt, SUCCESS, 0.0)
@@ -513,12 +495,10 @@ def test_the_position_does_not_pass_what_is_not_final() -> None:
     hosted.settle()
     assert hosted.marks == (2, 2)
     hosted.now = 5.0
-    plan = hosted.settle(flush=True)
-    assert plan is not None
+    plan = hosted.planned(flush=True)
     assert [(row.offset, row.acked) for row in plan.rows] == [(3, True), (4, True)]
     hosted.read()
-    plan = hosted.settle()
-    assert plan is not None
+    plan = hosted.planned()
     assert (plan.position, plan.deletes) == (4, (3, 4))
 
 
@@ -537,12 +517,10 @@ def test_messages_for_another_group_are_passed() -> None:
 def test_what_a_filter_leaves_out_before_a_slow_message_is_passed_and_counted() -> None:
     hosted = Hosted("nnynny", where=Filter({"key": "y"}))
     hosted.log[4] = hosted.log[4]._replace(target_group="other")  # is none of the filter's
-    hosted.read()
-    hosted.settle()
+    hosted.iterate()
     assert hosted.marks == (2, 2)
     hosted.finish(3)
-    plan = hosted.settle()
-    assert plan is not None
+    plan = hosted.planned()
     assert (hosted.marks, plan.filtered) == ((5, 5), 3)
     hosted.finish(6)
     hosted.settle()
@@ -655,8 +633,7 @@ def test_due_rows_are_loaded_as_far_as_they_can_be_dispatched() -> None:
     assert hosted.stream.queues.ready <= 40
     for _ in range(200):
         hosted.settle(most=10)
-        for offset in [offset for offset, attempt in hosted.attempts.items() if attempt.outcome is None]:
-            hosted.finish(offset)
+        hosted.finish_all()
         hosted.load()
     hosted.settle()
     assert hosted.marks == (500, 500)
@@ -684,8 +661,7 @@ def test_what_is_settled_is_forgotten() -> None:
 
 def test_a_release_plan_releases_uncharged_and_keeps_the_acks() -> None:
     hosted = Hosted([""] * 3)
-    hosted.read()
-    hosted.settle()
+    hosted.iterate()
     hosted.finish(2)
     plan = settling.release_plan(hosted.stream, 0.0)
     assert plan.release
@@ -701,10 +677,8 @@ def waiting_behind_the_first(keys: str | list[str], **options: object) -> Hosted
     hosted.settle(most=1)
     hosted.finish(1, RETRY)
     for _ in range(40):
-        hosted.read()
-        hosted.settle()
-        for offset in [offset for offset, attempt in hosted.attempts.items() if attempt.outcome is None]:
-            hosted.finish(offset)
+        hosted.iterate()
+        hosted.finish_all()
     return hosted
 
 
@@ -760,8 +734,7 @@ def test_a_range_keeps_its_key_back_for_the_next_owner_too() -> None:
     hosted = Hosted("aaaab", position=3, ranges=[StoredRange("a", 0, 3, 3)], batch_size=2)
     order = []
     for _ in range(12):
-        hosted.read()
-        hosted.settle()
+        hosted.iterate()
         for offset in sorted(offset for offset, attempt in hosted.attempts.items() if attempt.outcome is None):
             order.append(offset)
             hosted.finish(offset)
@@ -816,8 +789,7 @@ def test_a_range_that_a_person_has_acked_a_part_of_does_not_deliver_that() -> No
 def test_a_range_is_used_up_by_a_consumer_with_another_order_too(ordering: str) -> None:
     hosted = Hosted("aaab", position=3, ranges=[StoredRange("a", 0, 3, 3)], ordering=ordering, batch_size=2)
     for _ in range(12):
-        hosted.read()
-        hosted.settle()
+        hosted.iterate()
         for offset in sorted(offset for offset, attempt in hosted.attempts.items() if attempt.outcome is None):
             hosted.finish(offset)
     assert hosted.marks == (4, 4)
@@ -828,18 +800,15 @@ def test_no_more_heads_than_their_limit_are_remembered_before_reading_stops(monk
     monkeypatch.setattr(window, "HEADS_LIMIT", 5)
     hosted = Hosted([f"k{number}" for number in range(50)], batch_size=2)
     for _ in range(60):
-        hosted.read()
-        hosted.settle()
+        hosted.iterate()
         for offset in [offset for offset, attempt in hosted.attempts.items() if attempt.outcome is None]:
             hosted.finish(offset, RETRY)
     assert 5 <= len(hosted.attempts) < 20
     for _ in range(200):
         hosted.now += 10.0
         hosted.load()
-        hosted.read()
-        hosted.settle()
-        for offset in [offset for offset, attempt in hosted.attempts.items() if attempt.outcome is None]:
-            hosted.finish(offset)
+        hosted.iterate()
+        hosted.finish_all()
     assert hosted.marks == (50, 50)
 
 
@@ -849,10 +818,8 @@ def test_no_more_than_a_window_is_read_beyond_an_open_transaction(monkeypatch: p
 
     def work() -> None:
         hosted.stream.window.alarm()
-        hosted.read()
-        hosted.settle()
-        for offset in [offset for offset, attempt in hosted.attempts.items() if attempt.outcome is None]:
-            hosted.finish(offset)
+        hosted.iterate()
+        hosted.finish_all()
         hosted.now += 1.0
 
     hosted.horizon = 0
@@ -872,10 +839,8 @@ def test_a_successor_reads_on_although_acked_rows_fill_its_window(monkeypatch: p
     rows = [StoredRow(offset, True, NOT_IN_FLIGHT, 1, 0.0, "") for offset in range(2, 41)]
     hosted = Hosted([""] * 50, rows=rows, batch_size=4)
     for _ in range(60):
-        hosted.read()
-        hosted.settle()
-        for offset in [offset for offset, attempt in hosted.attempts.items() if attempt.outcome is None]:
-            hosted.finish(offset)
+        hosted.iterate()
+        hosted.finish_all()
     assert sorted(hosted.attempts) == [1, *range(41, 51)]
     assert hosted.marks == (50, 50)
 
@@ -883,8 +848,7 @@ def test_a_successor_reads_on_although_acked_rows_fill_its_window(monkeypatch: p
 def test_an_atomic_batch_that_follows_the_position_moves_it() -> None:
     hosted = Hosted([""] * 4, batch=True, atomic=True, batch_size=3)
     hosted.read(horizon=4)
-    plan = hosted.settle()
-    assert plan is not None
+    plan = hosted.planned()
     (execution,) = plan.executions
     assert [attempt.offset for attempt in execution.attempts] == [1, 2, 3]
     assert (execution.position, execution.move_for(execution.attempts)) == (0, 3)
@@ -897,19 +861,16 @@ def test_an_atomic_batch_that_follows_the_position_moves_it() -> None:
 
 def test_a_failed_batch_comes_back_one_by_one() -> None:
     hosted = Hosted([""] * 5, batch=True, batch_size=3)
-    hosted.read()
-    hosted.settle()
+    hosted.iterate()
     for offset in (1, 2, 3):
         hosted.finish(offset, RETRY)
     hosted.now = 10.0
     found = []
     for _ in range(2):
         hosted.load()
-        plan = hosted.settle()
-        assert plan is not None
+        plan = hosted.planned()
         found += [(len(execution.attempts), execution.apart) for execution in plan.executions]
-        for offset in [offset for offset, attempt in hosted.attempts.items() if attempt.outcome is None]:
-            hosted.finish(offset)
+        hosted.finish_all()
     assert sorted(found) == [(2, False), (3, True)], "claimed together, and handled one by one"
 
 
@@ -922,15 +883,13 @@ def test_those_that_waited_behind_a_failed_one_come_together_again() -> None:
     hosted.log = everything
     hosted.stream.window.alarm()
     for _ in range(3):
-        hosted.read()
-        hosted.settle()
+        hosted.iterate()
     assert hosted.marks == (12, 0), "2 to 12 are blocked"
     batches = []
     hosted.now = 10.0
     for _ in range(6):
         hosted.load()
-        hosted.read()
-        hosted.settle()
+        hosted.iterate()
         batch = [
             offset for offset in hosted.attempts if hosted.stream.entries[offset].attempt is hosted.attempts[offset]
         ]
@@ -1069,12 +1028,10 @@ def test_what_handlers_have_is_in_memory_too_and_keeps_others_from_being_read() 
     heavy(hosted, range(1, 21), 400)
     hosted.stream.budget.share = 2_000
     for _ in range(10):
-        hosted.read()
-        hosted.settle()
+        hosted.iterate()
     assert list(hosted.attempts) == [1, 2, 3]
     hosted.finish(1)
-    hosted.read()
-    hosted.settle()
+    hosted.iterate()
     assert list(hosted.attempts) == [1, 2, 3, 4]
 
 
@@ -1091,8 +1048,7 @@ def test_messages_of_slow_handlers_do_not_pile_up(ordering: str) -> None:
     assert hosted.stream.in_flight <= 5
     for offset in range(1, 41):
         hosted.finish(offset)
-        hosted.read()
-        hosted.settle()
+        hosted.iterate()
     assert hosted.marks == (40, 40)
 
 
@@ -1121,8 +1077,7 @@ def test_a_retry_waits_for_no_more_than_those_in_memory_however_many_are_fresh(o
 
 def test_a_row_that_is_not_due_yet_by_the_databases_clock_keeps_no_payload() -> None:
     hosted = Hosted([""])
-    hosted.read()
-    hosted.settle()
+    hosted.iterate()
     hosted.finish(1, RETRY)
     hosted.settle()
     hosted.now = 10.0
@@ -1158,8 +1113,7 @@ def test_a_final_read_takes_place_however_much_is_in_memory() -> None:
 def test_an_ack_that_waits_keeps_no_heavy_payload() -> None:
     hosted = Hosted([""] * 3)
     heavy(hosted, range(2, 3), 100_000)
-    hosted.read()
-    hosted.settle()
+    hosted.iterate()
     hosted.finish(2)
     hosted.finish(3)
     hosted.settle()
@@ -1167,8 +1121,7 @@ def test_an_ack_that_waits_keeps_no_heavy_payload() -> None:
     assert [waiting[offset].attempt.message.payload for offset in (2, 3)] == [None, hosted.log[2].payload]
     assert hosted.attempts[2].message.payload, "the handler that has the delivery may still read it"
     hosted.finish(1)
-    plan = hosted.settle()
-    assert plan is not None
+    plan = hosted.planned()
     assert [attempt.offset for attempt, _ in plan.settled] == [1, 2, 3]
 
 
@@ -1198,10 +1151,8 @@ def test_a_slow_handler_holds_up_no_scan_for_another_key() -> None:
     hosted.read()
     hosted.finish(5)
     hosted.read()
-    hosted.read()
-    hosted.settle()
+    hosted.iterate()
     assert sorted(hosted.attempts) == [1, 2, 5, 6, 7, 8]
     hosted.finish(1)
-    hosted.read()
-    hosted.settle()
+    hosted.iterate()
     assert {3, 4} <= hosted.attempts.keys()
