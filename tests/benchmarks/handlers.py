@@ -37,11 +37,3 @@ def take_together(deliveries) -> None:
 @consumer("heavy", group="on-the-loop")
 async def take_on_the_loop(delivery) -> None:
     delivery.payload  # noqa: B018
-
-
-@consumer("limited", ordering="none", rate_limit=os.environ.get("RATE_LIMIT"))
-def note_time(delivery) -> None:
-    """Write down when it is called."""
-    file = os.open(os.environ["LIMITED_FILE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(file, f"{time.time()}\n".encode())
-    os.close(file)

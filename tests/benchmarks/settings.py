@@ -1,13 +1,11 @@
 """The tests' project with the handlers of the benchmarks, for processes that run them."""
 
-import os
-
 from tests.settings import *  # noqa: F403
 from tests.settings import INSTALLED_APPS as APPS
 
 INSTALLED_APPS = [*APPS, "tests.benchmarks"]
 SQLQUEUE = {
     "CONSUMERS_MODULE": "handlers",
-    "PARTITIONS": int(os.environ.get("PARTITIONS", "16")),
+    "PARTITIONS": 16,
     "STRICT_TOPICS": False,
 }
