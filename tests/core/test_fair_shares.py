@@ -28,7 +28,7 @@ def test_draws_never_exceed_the_rate_and_use_all_of_it_where_the_demand_is_uneve
     demands = {f"p{n}": rate if n % 4 == 0 else rate * 0.4 / 15 for n in range(20)}
     drew, drawn = dict.fromkeys(demands, 0.0), dict.fromkeys(demands, 0)
     next_draw = {name: chance.uniform(0, 1.5) for name in demands}
-    tokens, at, end = 1.0, 0.0, max(400.0, 400 / rate)
+    tokens, at, end = 1.0, 0.0, max(150.0, 150 / rate)
     while (now := min(next_draw.values())) < end:
         name = min(next_draw, key=lambda one: next_draw[one])
         next_draw[name] = now + chance.uniform(1.5, 1.7)

@@ -24,9 +24,9 @@ def finish_all_but(hosted: Hosted, key: str) -> list[int]:
     return offsets
 
 
-def test_a_hundred_thousand_messages_of_a_held_key_are_two_rows_and_a_range() -> None:
-    many = 100_000
-    hosted = limited("a" * many + "bcd", 2, batch_size=5_000)
+def test_twenty_thousand_messages_of_a_held_key_are_two_rows_and_a_range() -> None:
+    many = 20_000
+    hosted = limited("a" * many + "bcd", 2, batch_size=1_000)
     done: list[int] = []
     for _ in range(100):
         hosted.read()
@@ -44,16 +44,14 @@ def test_a_hundred_thousand_messages_of_a_held_key_are_two_rows_and_a_range() ->
     hosted.finish(1)
     hosted.settle()
     for _ in range(3):
-        hosted.read()
-        hosted.settle()
+        hosted.iterate()
     assert sorted(hosted.attempts) == [1, 2, 3], "the next one begins, and no other"
     assert len(hosted.stream.entries) <= 3 + AHEAD
 
 
 def test_a_message_that_waits_for_its_retry_takes_no_place() -> None:
     hosted = limited("aaa", 1)
-    hosted.read()
-    hosted.settle()
+    hosted.iterate()
     hosted.finish(1, Outcome(RETRIED, 10.0, "no"))
     hosted.settle()
     assert sorted(hosted.attempts) == [1, 2]
@@ -62,8 +60,7 @@ def test_a_message_that_waits_for_its_retry_takes_no_place() -> None:
     hosted.settle()
     hosted.finish(2)
     hosted.load()
-    plan = hosted.settle()
-    assert plan is not None
+    plan = hosted.planned()
     assert [attempt.offset for each in plan.executions for attempt in each.attempts] == [1], "it goes first"
 
 
@@ -71,8 +68,7 @@ def test_a_limit_counts_over_priorities_and_forgets_a_lost_lease() -> None:
     limit = KeyLimit(1)
     urgent, other = Hosted("a", ordering="none", key_limit=limit), Hosted("a", ordering="none", key_limit=limit)
     for hosted in (urgent, other):
-        hosted.read()
-        hosted.settle()
+        hosted.iterate()
     assert (len(urgent.attempts), len(other.attempts)) == (1, 0)
     urgent.stream.queues.leave()
     other.settle()
@@ -89,8 +85,7 @@ def test_a_late_message_behind_a_full_memory_is_delivered_in_its_turn() -> None:
     hosted.read()
     done = []
     for _ in range(2 * AHEAD):
-        hosted.read()
-        hosted.settle()
+        hosted.iterate()
         done += finish_all_but(hosted, "")
     assert sorted(done) == list(range(1, AHEAD + 3))
     hosted.settle()

@@ -1263,7 +1263,7 @@ def check_bounds(stream: AssignedPartition) -> None:
 
 @pytest.mark.parametrize(
     ("machine", "examples"),
-    [(LogMachine, 80), (SteadyMachine, 60), (LimitedMachine, 25), (KeyLimitMachine, 40)],
+    [(LogMachine, 50), (SteadyMachine, 35), (LimitedMachine, 15), (KeyLimitMachine, 25)],
 )
 def test_every_interleaving_keeps_the_invariants(machine: type[LogMachine], examples: int) -> None:
     """Nothing lost, nothing out of order, attempts counted, nothing left over: whatever happens in whatever order."""

@@ -9,12 +9,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlqueue.core.logfmt import lines_below, logfmt
 from sqlqueue.monitoring import logs
 from sqlqueue.monitoring.logs import JSONLines
+
+pytestmark = pytest.mark.once
 
 logger = logging.getLogger("sqlqueue")
 

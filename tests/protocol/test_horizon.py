@@ -247,6 +247,7 @@ class Hasty(Probing):
         del self.horizon._still_held
 
 
+@pytest.mark.long
 @GATED
 def test_it_finds_a_candidate_that_is_read_after_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HorizonMachine, "probing", Hasty)
@@ -265,6 +266,7 @@ class OnceATransaction(Rewriting):
         return rewritten if transaction == taken else sql
 
 
+@pytest.mark.long
 @SLOTTED
 def test_it_finds_publishers_that_take_the_gate_once_a_transaction() -> None:
     """A rollback to the first savepoint gives the lock back, and what is published after it is unprotected."""
@@ -286,6 +288,7 @@ class Rash(Sharing):
         super().__call__()
 
 
+@pytest.mark.long
 @GATED
 def test_it_finds_a_candidate_that_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HorizonMachine, "probing", Rash)
@@ -298,6 +301,7 @@ OVERLOOKING = {
 }
 
 
+@pytest.mark.long
 @GATED
 @pytest.mark.parametrize("where", OVERLOOKING)
 def test_it_finds_a_reader_that_overlooks_an_offset(where: str, monkeypatch: pytest.MonkeyPatch) -> None:

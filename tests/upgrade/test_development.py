@@ -12,7 +12,11 @@ from tests.upgrade.sides import Course, end
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.mark.parametrize("state", ["0001_initial", ""], ids=["its first migration", "its last migration"])
+@pytest.mark.parametrize(
+    "state",
+    [pytest.param("0001_initial", marks=pytest.mark.once), ""],
+    ids=["its first migration", "its last migration"],
+)
 def test_it_is_refused_until_its_tables_are_made_anew(course: Course, of_development: Path, state: str) -> None:
     old, new = course.old(of_development), course.new
     command = old.manage("migrate", "sqlqueue", *state.split())
