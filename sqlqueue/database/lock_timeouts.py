@@ -123,13 +123,13 @@ def brief_waits(connection: Any, tables: Sequence[str], name: str) -> Iterator[N
                 cursor.execute("SELECT @@SESSION.lock_wait_timeout")
                 (before,) = cursor.fetchone()
                 cursor.execute(LIMIT_CHANGE, [WAIT])
-            try:
-                # A migration is no transaction there: one that finds the tables in use should not even begin.
-                _touch(connection, tables)
-                with connection.execute_wrapper(_insist):
-                    yield
-            finally:
-                with connection.cursor() as cursor:
+                try:
+                    # A migration is no transaction there: one that finds the tables in use should not even begin.
+                    if tables and not connection.in_atomic_block:
+                        _touch(cursor, tables)
+                    with connection.execute_wrapper(_insist):
+                        yield
+                finally:
                     cursor.execute(RESTORE, [before])
         else:
             if connection.vendor == "postgresql" and connection.in_atomic_block:
@@ -145,18 +145,15 @@ def brief_waits(connection: Any, tables: Sequence[str], name: str) -> Iterator[N
         ) from error
 
 
-def _touch(connection: Any, tables: Sequence[str]) -> None:
+def _touch(cursor: Any, tables: Sequence[str]) -> None:
     """Have these tables alone for a moment. Raises the database's error if they are not to be had in time."""
-    if not tables or connection.in_atomic_block:
-        return
-    with connection.cursor() as cursor:
-        try:
-            _insist(cursor.execute, "LOCK TABLES " + ", ".join(f"{table} WRITE" for table in tables))
-        except Error as error:
-            if classify(error) is ErrorKind.CONTENTION:
-                raise
-            return  # without the privilege (LOCK TABLES), or in a cluster: then it shows at the first change
-        cursor.execute("UNLOCK TABLES")
+    try:
+        _insist(cursor.execute, "LOCK TABLES " + ", ".join(f"{table} WRITE" for table in tables))
+    except Error as error:
+        if classify(error) is ErrorKind.CONTENTION:
+            raise
+        return  # without the privilege (LOCK TABLES), or in a cluster: then it shows at the first change
+    cursor.execute("UNLOCK TABLES")
 
 
 def _insist(execute: Callable[..., Any], *arguments: Any) -> Any:

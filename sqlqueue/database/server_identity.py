@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 from sqlqueue.database.log import Log
@@ -140,37 +141,37 @@ class ServerIdentity:
     def __init__(self, log: Log):
         self.log = log
         self.doubtful = False
-        self._session: Session | None = None
+
+    @cached_property
+    def session(self) -> Session:
+        """The session in which the server was looked at first."""
+        return session_of_connection(self.log)
 
     @property
     def identity(self) -> str:
         """The identity as text; "" on SQLite."""
-        return self._known().identity
+        return self.session.identity
 
     def make_sure(self) -> None:
         """Look at the server if there is doubt. To be called often, by the thread that owns the leases.
 
         Raises ServerChanged if the server is another one, or was started again.
         """
+        known = self.session
         if self.doubtful:
-            found = look(self.log)
-            self.doubtful = False
-            if found.identity != self._known().identity:
-                self.doubtful = True
+            self.doubtful = look(self.log).identity != known.identity
+            if self.doubtful:
                 raise ServerChanged
-        else:
-            self._known()
 
     def proof(self) -> tuple[str, tuple[object, ...]]:
         """Return SQL that holds only where it runs on this server, with its parameters; "" if there is none.
 
         Raises ServerChanged if this thread's connection is known to lead to another one.
         """
-        known = self._known()
-        if known.shared:
-            return known.text, known.values
+        if self.session.shared:
+            return self.session.text, self.session.values
         session = session_of_connection(self.log)
-        if session.identity != known.identity:
+        if session.identity != self.session.identity:
             self.doubtful = True
             raise ServerChanged
         return session.text, session.values
@@ -197,7 +198,7 @@ class ServerIdentity:
     def accept(self, rows: Sequence[Any], at: int) -> Sequence[Any]:
         """Return the rows of a proven statement without the one that says who has run it. Raises SessionReplaced or
         ServerChanged if another server has."""
-        if not self._known().text:
+        if not self.session.text:
             return rows
         if rows and rows[-1][at] == PROVEN:
             return rows[:-1]
@@ -212,11 +213,6 @@ class ServerIdentity:
         raise SessionReplaced(
             "a statement has run in a session, or on a server, that was not known: its result is not used"
         )
-
-    def _known(self) -> Session:
-        if self._session is None:
-            self._session = session_of_connection(self.log)
-        return self._session
 
 
 def select(

@@ -59,9 +59,9 @@ def test_on_another_server_none_of_them_moves() -> None:
     server = ServerIdentity(LOG)
     leases = partitions(3, server)
     server.make_sure()
-    there = server._known()
+    there = server.session
     elsewhere = there._replace(values=tuple(f"{value}0" for value in there.values))  # as the server would find it
-    server._session, connection.sqlqueue_session = elsewhere, (connection.connection, elsewhere)
+    server.session, connection.sqlqueue_session = elsewhere, (connection.connection, elsewhere)
     with pytest.raises(SessionReplaced):
         advance_all(LOG, [Move(lease, 20, 20, 20) for lease in leases])
     assert stored() == [(10, 10, 10)] * 3
