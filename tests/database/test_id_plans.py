@@ -160,18 +160,15 @@ def statistics(request: pytest.FixtureRequest, transactional_db: None, settings:
     keep("mails")
 
 
-def test_an_id_is_looked_up_by_its_unique_index(statistics: None) -> None:
-    statements = looked_up()
-    assert len(statements) >= 5
-    assert [(sql, found) for sql, params in statements.items() if (found := others(sql, params))] == []
-
-
-def test_several_ids_are_looked_up_by_their_unique_index(statistics: None, settings: object) -> None:
-    """The dead letters of messages, by people, by a group's move and by collection; what is acknowledged by ids."""
+def test_ids_are_looked_up_by_their_unique_index(statistics: None, settings: object) -> None:
+    """By publishers, people, a group's move and collection; the keys of an id, by the admin's search."""
     settings.SQLQUEUE |= {"TOPICS": {"mails": {"keep_collected": 60.0}}}
-    statements = looked_up_together()
-    assert len(statements) >= 4
-    assert [(sql, found) for sql, params in statements.items() if (found := others(sql, params))] == []
+    for looking, least in ((looked_up, 5), (looked_up_together, 4)):
+        statements = looking()
+        assert len(statements) >= least
+        assert [(sql, found) for sql, params in statements.items() if (found := others(sql, params))] == []
+    ((sql, params),) = looked_up_without_keys().items()
+    assert read_otherwise(sql, params) == [], sql
 
 
 def test_more_ids_than_one_statement_looks_up_are_all_found(settings: object) -> None:
@@ -183,13 +180,6 @@ def test_more_ids_than_one_statement_looks_up_are_all_found(settings: object) ->
         found = Message.objects.of_ids(wanted, "payload")
     assert recorder.count == 5
     assert sorted(message.payload for message in found) == list(range(1_100))
-
-
-def test_the_keys_of_an_id_are_looked_up_by_its_unique_index(statistics: None) -> None:
-    """The search in the admin."""
-    statements = looked_up_without_keys()
-    assert len(statements) == 1
-    assert [(sql, found) for sql, params in statements.items() if (found := read_otherwise(sql, params))] == []
 
 
 @pytest.mark.database("postgresql")
