@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sqlqueue import Delivery, Reject, publish
+from sqlqueue import publish
 from sqlqueue.management.commands import queuerequests
 from sqlqueue.models import Message, Request
 from sqlqueue.models.request import NEW
@@ -13,20 +13,8 @@ from tests.consuming import Consuming
 from tests.factories import MessageFactory
 from tests.logs import LOG
 from tests.management.running import run
+from tests.operations.test_replay_requests import Ledger
 from tests.processes import ManageCommands, wait_until
-
-
-class Ledger:
-    """A handler that can be mended."""
-
-    def __init__(self) -> None:
-        self.broken = True
-        self.seen: list[int] = []
-
-    def __call__(self, delivery: Delivery) -> None:
-        if self.broken:
-            raise Reject(f"no account for {delivery.payload}" if delivery.payload < 100 else "closed")
-        self.seen.append(delivery.payload)
 
 
 @pytest.fixture

@@ -49,9 +49,6 @@ def assert_no_process_is_left() -> None:
     assert not DeliveryState.objects.filter(in_flight__gt=0).exists()
 
 
-TASKS = {"BACKEND": "sqlqueue.tasks.SqlQueueBackend", "QUEUES": ["default"]}
-
-
 class TestCheck:
     def test_it_tells_everything_that_would_run_and_starts_nothing(self, run: Run, database_name: str) -> None:
         command = run("--check", "--processes", "3", "--threads", "7", "--drain", LEASE_DURATION=44)
@@ -186,12 +183,6 @@ class TestDrain:
         publish("flights", 1)
         assert run("--drain", "--group", "delays").wait() == 0
         assert (values("delays"), values("aircraft")) == (["1"], [])
-
-    def test_a_topic_alone(self, run: Run) -> None:
-        publish("flights", 1)
-        publish("slow", 2)
-        assert run("--drain", "--topic", "slow").wait() == 0
-        assert (values("ended"), values("aircraft"), values("delays")) == (["2"], [], [])
 
     def test_processes_that_cannot_start_end_it(self, run: Run) -> None:
         publish("flights", 1)

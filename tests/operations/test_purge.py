@@ -247,14 +247,6 @@ class TestOfWhatIsNotSettled:
         consuming.drain()
         assert stuck.seen == ["d1"]
 
-    def test_a_group_that_has_settled_all_keeps_its_partitions(self, consuming: Consuming) -> None:
-        consuming.consumer("t", lambda delivery: None, group="g")
-        publish("t", 1)
-        consuming.drain()
-        token = offset_row("t", "g").fencing_token
-        assert purge(LOG, "t", unsettled=True).skipped == []
-        assert offset_row("t", "g").fencing_token == token
-
 
 @pytest.mark.parametrize("call", [purge, preview])
 def test_what_cannot_be_purged_is_refused(call: Any) -> None:

@@ -17,7 +17,7 @@ from sqlqueue.operations.replay import OFFSETS_AT_ONCE
 from sqlqueue.operations.replay_requests import request_replay
 from sqlqueue.operations.requests import carry_out
 from sqlqueue.stats.dead_letters import failures
-from tests.consuming import QUICK, Consuming
+from tests.consuming import Consuming
 from tests.logs import LOG
 from tests.transactions import OpenTransaction
 
@@ -70,15 +70,6 @@ def test_of_one_group_leaves_the_dead_letters_of_others(consuming: Consuming, pa
     assert Message.objects.dead_letters("two").count() == 3
 
 
-def test_of_chosen_dead_letters(consuming: Consuming, patient: Patient) -> None:
-    chosen = [
-        dead_letter.offset for dead_letter in Message.objects.dead_letters("two") if dead_letter.payload in (0, 2)
-    ]
-    assert replay("t", offsets=chosen) == 2
-    consuming.drain()
-    assert sorted(patient.seen) == [("two", 0, 1), ("two", 2, 1)]
-
-
 def test_at_most_so_many_the_oldest_first(consuming: Consuming, patient: Patient) -> None:
     oldest = list(Message.objects.dead_letters().order_by("offset").values_list("failed_group", "payload")[:4])
     assert replay("t", limit=4) == 4
@@ -100,19 +91,6 @@ def test_it_waits_for_no_dead_letter_that_is_locked(consuming: Consuming, patien
         other.do(lambda: Message.objects.select_for_update().get(offset=locked))
         assert pool.submit(replaying_elsewhere).result(30) == 5
     assert replay("t") == 1
-
-
-def test_many_at_once(consuming: Consuming, settings) -> None:
-    settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1}
-    patient = Patient(consuming)
-    for number in range(130):
-        publish("t", number, group="one")
-    consuming.drain("one")
-    patient.cured = True
-    patient.seen.clear()
-    assert replay("t") == 130
-    consuming.drain("one")
-    assert sorted(number for _, number, _ in patient.seen) == list(range(130))
 
 
 def test_key_headers_and_payload_are_the_same(consuming: Consuming, patient: Patient) -> None:
