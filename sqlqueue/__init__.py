@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from sqlqueue.log.calls import acall, call
     from sqlqueue.log.publish import apublish, apublish_many, publish, publish_many, publish_on_commit
-    from sqlqueue.log.published import Published, PublishedMany
+    from sqlqueue.log.published_topic import Published, PublishedMany
     from sqlqueue.log.scheduled import Scheduled, acancel, aget_scheduled, cancel, cancel_all, get_scheduled
     from sqlqueue.operations.messages import acknowledge
     from sqlqueue.operations.replay import discard, replay
@@ -58,8 +58,8 @@ _MODULES = {
     "PartlyPublished": "sqlqueue.exceptions",
     "PayloadMismatch": "sqlqueue.exceptions",
     "Postpone": "sqlqueue.exceptions",
-    "Published": "sqlqueue.log.published",
-    "PublishedMany": "sqlqueue.log.published",
+    "Published": "sqlqueue.log.published_topic",
+    "PublishedMany": "sqlqueue.log.published_topic",
     "Reject": "sqlqueue.exceptions",
     "Retry": "sqlqueue.exceptions",
     "Scheduled": "sqlqueue.log.scheduled",

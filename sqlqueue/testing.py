@@ -21,11 +21,11 @@ from sqlqueue.database import clock
 from sqlqueue.database.log import Log, all_logs, home_log
 from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError, seconds
 from sqlqueue.log.calls import carried_out
-from sqlqueue.log.due_times import move, next_due
 from sqlqueue.log.groups import EARLIEST
 from sqlqueue.log.publish import publish
 from sqlqueue.log.schedule import move_due
 from sqlqueue.log.status import with_work
+from sqlqueue.log.times import move, next_due
 from sqlqueue.models import Message, PeriodicSchedule, ScheduledMessage
 from sqlqueue.payloads.versions import callers, content_type_of
 from sqlqueue.twins import refuse_in_async

@@ -8,7 +8,7 @@ import pytest
 from sqlqueue import NewMessage, publish, publish_many, testing
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.leases import acquire
-from sqlqueue.log import collect, groups, schedule, sweeps
+from sqlqueue.log import collect, groups, retention, schedule
 from sqlqueue.management.commands import queuedlq, queuepublish
 from sqlqueue.models import DeliveryState, Message, PartitionLease, Request, ScheduledMessage
 from sqlqueue.models.request import DONE
@@ -93,7 +93,7 @@ def test_scheduled_messages_move_past_one_iteration() -> None:
 
 
 def test_collection_goes_past_one_batch() -> None:
-    count = 2 * collect.BATCH + sweeps.CHUNK + 1
+    count = 2 * collect.BATCH + retention.CHUNK + 1
     publish_many("t", range(count))
     horizon = Horizon(LOG)
     horizon.wait()

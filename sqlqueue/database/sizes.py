@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -17,6 +18,7 @@ OVERHEAD = 4096  # of a statement's own text
 VALUE = 32  # a number, a time, a mark; what stands between two values
 ESCAPED_BYTES = b"\0\n\r\x1a\"'\\"  # MySQL's client sends two bytes for each
 LONG = 16 * 1024  # characters of a text that are worth counting
+DELETED_AT_ONCE = 500  # rows
 # Bytes of a value: SQLITE_MAX_LENGTH; what an array or object of jsonb may hold (JENTRY_OFFLENMASK).
 LONGEST = {"sqlite": 1_000_000_000, "postgresql": 0x0FFFFFFF}
 
@@ -77,3 +79,13 @@ def insert_all(log: Log, into: str, row: str, ending: str, rows: Sequence[Sequen
     for some in chunks(log, rows, most_rows):
         text = Composed(f"{before}{', '.join([marks] * len(some))}{after}")
         log.execute(text, [value for values in some for value in values])
+
+
+def delete_all(
+    log: Log, table: str, key: str, values: Sequence[object], of: Mapping[str, object] = MappingProxyType({})
+) -> None:
+    """Delete rows by their unique keys, some with each statement. of: the columns that complete the key, with what all
+    of the rows have in them."""
+    for start in range(0, len(values), DELETED_AT_ONCE):
+        some = values[start : start + DELETED_AT_ONCE]
+        log.execute(log.dialect.delete(table, key, len(some), tuple(of)), (*some, *of.values()))

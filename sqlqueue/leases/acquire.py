@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from sqlqueue.core.partition.blocked import StoredRange
 from sqlqueue.core.partition.ref import PartitionRef
@@ -13,7 +14,6 @@ from sqlqueue.database import retries
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity, proof_condition
 from sqlqueue.database.sizes import insert_all
-from sqlqueue.log.blocked_ranges import ranges
 from sqlqueue.log.layouts import may_start
 from sqlqueue.models import ConsumerGroup, Offset
 from sqlqueue.models.subscriber import WAITS
@@ -37,6 +37,13 @@ TAKE = """
     AND (holder = '' OR holder = %s OR valid_until <= {now}{waiting}){skip}
 """
 OR_WAITING = f" OR holder = '{WAITS}'"
+# The ranges of an assigned partition, in the order of their keys. Index: the unique (topic, group, partition, priority,
+# key).
+RANGES = """
+    SELECT partition_key, low, high, messages FROM sqlqueue_blocked_range
+    WHERE topic = %s AND consumer_group = %s AND "partition" = %s AND priority = %s AND partition_key > %s
+    ORDER BY partition_key LIMIT %s
+"""
 # Their offset rows, except those that another transaction has locked: the former owner is about to commit, or its host
 # was cut off while it was, and then the server may keep its transaction for hours. Index: the leases' primary key, the
 # offsets' unique key.
@@ -307,7 +314,12 @@ def _recover(log: Log, offset: Offset, token: int, horizon: int) -> AcquiredPart
     if claimed > position:
         _insert_rows_in_doubt(log, ref, position, claimed)
         position = max(position, min(claimed, horizon))
-    rows, blocked = _rows(log, ref), ranges(log, ref)
+    text = ROWS.replace("{remaining}", log.dialect.remaining("s.invisible_until"))
+    rows = [
+        StoredRow(row, bool(acked), in_flight, max(0, count), float(remaining), key or "")
+        for row, acked, in_flight, count, remaining, key in _paged(log, text, ref, 0)
+    ]
+    blocked = [StoredRange(*row) for row in _paged(log, RANGES, ref, "")]
     unacked = [row.offset - 1 for row in rows if not row.acked and row.offset <= position]
     watermark = max(offset.offset_acked, min([position, *unacked, *(one.low for one in blocked)]))
     Offset.objects.using(log.alias).filter(id=offset.id).update(
@@ -332,18 +344,15 @@ def _insert_rows_in_doubt(log: Log, ref: PartitionRef, low: int, high: int) -> N
             insert_all(log, f"sqlqueue_delivery_state ({ROW_COLUMNS})", IN_DOUBT, "", rows, size)
 
 
-def _rows(log: Log, ref: PartitionRef) -> list[StoredRow]:
-    """Return every delivery-state row of a partition, ascending; a bounded number with each statement."""
-    text = ROWS.replace("{remaining}", log.dialect.remaining("s.invisible_until"))
-    key = (ref.topic, ref.group, ref.partition, ref.priority)
-    rows: list[StoredRow] = []
-    low, more = 0, True
+def _paged(log: Log, text: str, ref: PartitionRef, after: object) -> Iterator[Sequence[Any]]:
+    """Yield all that a statement finds of a partition, by its first column and beyond `after`: a bounded number with
+    each statement."""
+    more = True
     while more:
-        found = log.execute(text, (*key, low, ROWS_AT_ONCE)).fetchall()
+        found = log.execute(text, (ref.topic, ref.group, ref.partition, ref.priority, after, ROWS_AT_ONCE)).fetchall()
         more = len(found) == ROWS_AT_ONCE
-        for low, acked, in_flight, count, remaining, message_key in found:
-            rows.append(StoredRow(low, bool(acked), in_flight, max(0, count), float(remaining), message_key or ""))
-    return rows
+        after = found[-1][0] if found else after
+        yield from found
 
 
 def _marks(values: Sequence[object]) -> str:

@@ -19,7 +19,7 @@ from sqlqueue.database.log import Log
 from sqlqueue.database.scheduling import find_existing
 from sqlqueue.log.conflicts import add, add_many
 from sqlqueue.log.notifier import notify_after_commit
-from sqlqueue.log.published import CREATED, IGNORED, Status
+from sqlqueue.log.published_topic import CREATED, IGNORED, Status
 from sqlqueue.log.unique import Pending, digest_of, lock, renew
 
 T = TypeVar("T")

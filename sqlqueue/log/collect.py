@@ -15,12 +15,12 @@ from sqlqueue.database.gate import COLLECTOR, take_duty
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
-from sqlqueue.log import layouts, retention, sweeps
+from sqlqueue.database.sizes import delete_all
+from sqlqueue.log import layouts, retention
 from sqlqueue.log.groups import lock_topic, start_all
 from sqlqueue.log.layouts import retire
-from sqlqueue.log.retention import Rule
+from sqlqueue.log.retention import Rule, lock_free
 from sqlqueue.log.status import unacked_streams
-from sqlqueue.log.sweeps import delete, lock_free
 from sqlqueue.models import ConsumerGroup, Offset, SubscriberHeartbeat, Topic
 from sqlqueue.signals import announce, group_away, messages_collected, results_collected
 
@@ -77,12 +77,12 @@ def collect(
     for name in sorted(layouts.altered(log)):
         start_all(log, name)
         retire(log, name)
-    results = sweeps.results(log)
+    results = retention.results(log)
     if results:
         announce(results_collected, collect, count=results, database=log.label)
-    more = more or results >= sweeps.MOST_BATCHES * sweeps.BATCH
-    sweeps.others(log)
-    return Collected(messages, sweeps.receipts(log), more, results)
+    more = more or results >= retention.MOST_BATCHES * retention.BATCH
+    retention.others(log)
+    return Collected(messages, retention.receipts(log), more, results)
 
 
 def collect_topic(
@@ -159,7 +159,7 @@ def _collect_batch(
     chosen = oldest[:BATCH]
     free = lock_free(log, chosen, "sqlqueue_message", "offset")
     retention.keep(log, topic, free, locked.purged_to)
-    delete(log, "sqlqueue_message", "offset", free)
+    delete_all(log, "sqlqueue_message", "offset", free)
     if free and locked.collected_to < max(free):
         Topic.objects.using(log.alias).filter(name=topic).update(collected_to=max(free))
     if server is not None and free:
@@ -199,7 +199,7 @@ def delete_free(log: Log, offsets: Sequence[int]) -> list[int]:
     offsets of the deleted ones. By single offsets, not by a range, whose end would wait for the next message behind it,
     which may belong to an open transaction."""
     free = lock_free(log, offsets, "sqlqueue_message", "offset")
-    delete(log, "sqlqueue_message", "offset", free)
+    delete_all(log, "sqlqueue_message", "offset", free)
     return free
 
 

@@ -27,7 +27,7 @@ from sqlqueue.database.scheduling import (
     withdraw,
 )
 from sqlqueue.log import withdrawing
-from sqlqueue.log.published import CREATED, IGNORED, UPDATED, Status
+from sqlqueue.log.published_topic import CREATED, IGNORED, UPDATED, Status
 
 
 def add(log: Log, row: LogRow) -> tuple[int | None, Status]:

@@ -22,6 +22,7 @@ from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.log import Log
+from sqlqueue.database.sizes import delete_all
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.fetch import beyond
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Layout, Offset, PartitionLease, Topic
@@ -203,9 +204,7 @@ def _retire(log: Log, topic: str, epoch: Epoch) -> bool:
     ranges = BlockedRange.objects.using(log.alias).filter(**mine)
     if states.unsettled().exists() or ranges.exists():
         return False
-    for start in range(0, len(ids), LEASES_AT_ONCE):  # by the primary key: a range may lock all others, too
-        some = ids[start : start + LEASES_AT_ONCE]
-        log.execute(log.dialect.delete("sqlqueue_partition_lease", "id", len(some)), some)
+    delete_all(log, "sqlqueue_partition_lease", "id", ids)  # by the primary key: a range may lock all others, too
     Offset.objects.using(log.alias).filter(**mine).delete()
     states.delete()
     Layout.objects.using(log.alias).filter(topic=topic, epoch=epoch.number).update(retired_at=DatabaseNow())

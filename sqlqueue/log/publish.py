@@ -17,12 +17,10 @@ from sqlqueue.database.insert_sql import LogRow
 from sqlqueue.database.log import Log, home_log
 from sqlqueue.database.sizes import chunks
 from sqlqueue.exceptions import InvalidMessage
-from sqlqueue.log import spread_publish
 from sqlqueue.log.adding import add_row, add_rows
 from sqlqueue.log.notifier import notify_after_commit
-from sqlqueue.log.placement import chooser, destination, destination_on_commit
-from sqlqueue.log.published import CREATED, IGNORED, STATUSES, Published, PublishedMany, Status
-from sqlqueue.log.published_topic import PublishedTopic
+from sqlqueue.log.placement import chooser, destination, destination_on_commit, publish_on_each, relay_one
+from sqlqueue.log.published_topic import CREATED, IGNORED, STATUSES, Published, PublishedMany, PublishedTopic, Status
 from sqlqueue.log.topics import planned, published_topic
 from sqlqueue.signals import announce, message_published
 from sqlqueue.tracing import spans
@@ -104,7 +102,7 @@ def publish_message(
         if log is None and settings.several:
             to = destination(topic, message.key, message.id, relay)
             if to.relay:
-                published = spread_publish.relay_one(topic, message, headers, to)
+                published = relay_one(topic, message, headers, to)
                 if sending is not None:
                     sending.sent(published.id)
                 return published
@@ -160,7 +158,7 @@ def _publish_many(
                     f"topic {topic!r} is on several databases, so an iterator cannot be published in one transaction:"
                     " give lists"
                 )
-            return spread_publish.publish_many(topic, list(new), traced, relay, publish_many)
+            return publish_on_each(topic, list(new), traced, relay, publish_many)
         log = to.log
     to_topic = published_topic(log, topic)
     rows = (to_topic.row(message, traced(message.headers)) for message in new)

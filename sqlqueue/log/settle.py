@@ -16,9 +16,9 @@ from sqlqueue.database import retries
 from sqlqueue.database.gate import insert_failed
 from sqlqueue.database.insert_sql import FailedRow, LogRow, Stored
 from sqlqueue.database.log import Log
-from sqlqueue.database.sizes import LIGHT, insert_all, size
-from sqlqueue.log import blocked_ranges, fence, progress, topics
-from sqlqueue.log.results import are_asked_for, write_results
+from sqlqueue.database.sizes import LIGHT, delete_all, insert_all, size
+from sqlqueue.log import fence, topics
+from sqlqueue.log.results import are_asked_for, delete_progress, write_results
 
 logger = logging.getLogger("sqlqueue")
 
@@ -38,7 +38,6 @@ ROW_COLUMNS = (
 )
 ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, {later}, %s)"
 ROW_KEY = 'topic, consumer_group, "partition", priority, message_offset'
-STREAM = ("topic", "consumer_group", "partition", "priority")
 ROW_UPDATES = {
     "in_flight": "{new:in_flight}",
     "retry_count": "{new:retry_count}",
@@ -46,6 +45,9 @@ ROW_UPDATES = {
     "invisible_until": "{new:invisible_until}",
     "acked": "{new:acked}",
 }
+RANGE_KEY = 'topic, consumer_group, "partition", priority, partition_key'
+RANGE = "(%s, %s, %s, %s, %s, %s, %s, %s)"
+RANGE_UPDATES = {name: "{new:" + name + "}" for name in ("low", "high", "messages")}
 # An acked row stays acked: an atomic settle whose reply was lost has said so.
 NOT_ACKED = "sqlqueue_delivery_state.acked = {false}"
 RECEIPT_COLUMNS = (
@@ -90,15 +92,15 @@ def _settle(
     """Return each plan that was given, and how it was written; None: its token was stale."""
     written = _fenced(log, plans)
     for plan in written.values():
-        _delete_rows(log, plan)
+        delete_all(log, "sqlqueue_delivery_state", "message_offset", plan.deletes, _columns(plan.lease.ref))
     _write_rows(log, written.values())
-    blocked_ranges.write(log, written.values())
+    _write_ranges(log, written.values())
     for plan in written.values():
         _write_dead_letters(log, plan)
     effects.write(log, [each for plan in written.values() for each in plan.effects])
     _write_receipts(log, written.values(), worker, histories, now)
     write_results(log, written.values(), now)
-    progress.delete_settled(log, written.values())
+    delete_progress(log, written.values())
     return [(plan, written.get(plan)) for plan in plans]
 
 
@@ -164,13 +166,9 @@ def _advance_all(log: Log, plans: Sequence[SettlePlan]) -> list[SettlePlan]:
     return [plan for plan, moved in zip(ordered, fence.advance_all(log, moves)) if moved]
 
 
-def _delete_rows(log: Log, plan: SettlePlan) -> None:
-    ref = plan.lease.ref
-    stream = (ref.topic, ref.group, ref.partition, ref.priority)
-    for start in range(0, len(plan.deletes), CHUNK):
-        some = plan.deletes[start : start + CHUNK]
-        text = log.dialect.delete("sqlqueue_delivery_state", "message_offset", len(some), STREAM)
-        log.execute(text, (*some, *stream))
+def _columns(ref: PartitionRef) -> dict[str, object]:
+    """Return the columns of the rows of a partition, and what they have in them."""
+    return {"topic": ref.topic, "consumer_group": ref.group, "partition": ref.partition, "priority": ref.priority}
 
 
 def _write_rows(log: Log, plans: Iterable[SettlePlan]) -> None:
@@ -183,6 +181,21 @@ def _row_values(ref: PartitionRef, row: RowWrite) -> tuple[object, ...]:
     stream = (ref.group, ref.topic, ref.partition, ref.priority)
     delay = round(row.delay * 1_000_000)
     return (*stream, row.offset, row.in_flight, row.retry_count, row.error, delay, row.acked)
+
+
+def _write_ranges(log: Log, plans: Iterable[SettlePlan]) -> None:
+    """Store the blocked ranges that plans have changed, and delete those that are used up."""
+    stored: list[tuple[object, ...]] = []
+    for plan in plans:
+        columns = _columns(plan.lease.ref)
+        stored += [(*columns.values(), *one) for one in plan.ranges if one.low < one.high]
+        used_up = [one.key for one in plan.ranges if one.low >= one.high]
+        delete_all(log, "sqlqueue_blocked_range", "partition_key", used_up, columns)
+    into, upsert = (
+        f"sqlqueue_blocked_range ({RANGE_KEY}, low, high, messages)",
+        log.dialect.upsert(RANGE_KEY, RANGE_UPDATES),
+    )
+    insert_all(log, into, RANGE, upsert, stored, CHUNK)
 
 
 def _write_dead_letters(log: Log, plan: SettlePlan) -> None:

@@ -15,8 +15,17 @@ from sqlqueue.database.gate import DUTIES
 from sqlqueue.database.insert_sql import HORIZON, NAMED, SERVER_LENGTH, SLOTS
 from sqlqueue.database.log import Log
 from sqlqueue.database.turning import catch_up, make_sequence, newest_layout
+from sqlqueue.models.subscriber import AHEAD
 
 THERE = "SELECT slot, generation, writer FROM sqlqueue_publish_gate"
+COLLECT, SURVEY = "collect", "survey"
+
+# One that was begun before the clock was set back is due, too. Index: the primary key.
+DUE = "began_at <= {earlier} OR began_at > {later}"
+DUTY_IS_DUE = f"SELECT CASE WHEN {DUE} THEN 1 ELSE 0 END FROM sqlqueue_duty WHERE name = %s"
+# Does not wait for another process that begins it: of hundreds that have seen it due, one writes.
+TAKE_DUTY = f"SELECT name FROM sqlqueue_duty WHERE name = %s AND ({DUE}){{skip}}"
+BEGIN_DUTY = f"UPDATE sqlqueue_duty SET began_at = {{now}} WHERE name = %s AND ({DUE})"
 
 
 class PublishGate(models.Model):
@@ -62,7 +71,7 @@ def _insert(log: Log, missing: Collection[int], generation: int, writer: str = "
 
 
 class Duty(models.Model):
-    """A row for each such duty: see log.duties."""
+    """A row for each such duty: see begin_duty."""
 
     name = ExactField(_("name"), max_length=30, primary_key=True)
     began_at = models.DateTimeField(_("began at"))
@@ -96,3 +105,23 @@ class RelayPosition(models.Model):
 
     def __str__(self) -> str:
         return f"from {self.source}"
+
+
+def begin_duty(log: Log, name: str, rest: float) -> bool:
+    """Tell whether this process is to do a duty now: none has begun it in the last `rest` seconds. Then it counts as
+    begun.
+
+    One statement for every process that need not. A process that is killed at it leaves it to the next one that asks
+    after that time.
+    """
+    times = (round(rest * 1_000_000), round(AHEAD.total_seconds() * 1_000_000))
+    row = log.execute(DUTY_IS_DUE, (*times, name)).fetchone()
+    if row is None:
+        return bool(
+            log.insert_missing("sqlqueue_duty (name, began_at)", "(%s, {now})", {name: (name,)}, "name", "name")
+        )
+    if not row[0]:
+        return False
+    with log.atomic():
+        taken = log.execute(TAKE_DUTY, (name, *times)).fetchone()
+        return taken is not None and bool(log.execute(BEGIN_DUTY, (name, *times)).rowcount)

@@ -15,7 +15,7 @@ from sqlqueue.core.flow import NO_FLOW, Flow, in_effect
 from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED, TOO_LATE
 from sqlqueue.core.settle_plan import NOT_IN_FLIGHT
 from sqlqueue.database.log import Log
-from sqlqueue.log.progress import Progress
+from sqlqueue.log.results import Progress
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, Message, Offset, dead_letter_topic
 
 RELAYED: Final = "relayed"  # it is on its way from another database

@@ -16,8 +16,9 @@ from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.log import Log, home_log
 from sqlqueue.database.transactions import in_test_case
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage, seconds
-from sqlqueue.log import progress, relay
+from sqlqueue.log import relay
 from sqlqueue.log.placement import any_log, first_found
+from sqlqueue.log.results import present_progress
 from sqlqueue.log.settle_notices import SettleWatch
 from sqlqueue.log.topics import require_declared
 from sqlqueue.models import ConsumerGroup, Message, Receipt, Result, ScheduledMessage
@@ -178,7 +179,7 @@ def status_of(log: Log, message: Message, followed: int = 0) -> MessageStatus:
     acked = {name for name, row in results.items() if row.outcome == ACKED}
     receipts = _receipts(log, message.offset, settled - acked)
     running = any(one.state == IN_FLIGHT for one in found)
-    reported = progress.present(log, message.offset, message.partition, message.priority) if running else {}
+    reported = present_progress(log, message.offset, message.partition, message.priority) if running else {}
     groups: dict[str, GroupStatus] = {}
     for one in found:
         if one.group not in settled:

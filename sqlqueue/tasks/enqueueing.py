@@ -17,7 +17,7 @@ from sqlqueue.database.log import Log, home_log
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log.placement import open_logs
 from sqlqueue.log.publish import publish_in_block
-from sqlqueue.log.published import IGNORED
+from sqlqueue.log.published_topic import IGNORED
 from sqlqueue.log.topics import published_topic
 from sqlqueue.tasks.interface import InvalidTask, Task, TaskResult, normalize_json
 from sqlqueue.tasks.queues import PRIORITY_HEADER, may_have_tasks

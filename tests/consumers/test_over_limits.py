@@ -11,10 +11,12 @@ from sqlqueue import Delivery, NewMessage, Reject, Retry, publish, publish_many
 from sqlqueue.consumers.engine import log_end, reader, throttle
 from sqlqueue.consumers.engine import settler as releases
 from sqlqueue.core.keys import partition_of
+from sqlqueue.database import sizes
 from sqlqueue.database.log import Log
+from sqlqueue.leases import acquire as acquiring
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import acquire
-from sqlqueue.log import blocked_ranges, fetch, notifier, settle, status
+from sqlqueue.log import fetch, notifier, settle, status
 from sqlqueue.log.groups import register
 from sqlqueue.models import BlockedRange, DeliveryState, Message, PartitionLease, Receipt
 from sqlqueue.operations.reschedule import Changed, acknowledge, reschedule
@@ -44,8 +46,8 @@ def offsets_of(number: int) -> list[int]:
     [
         (fetch, "STREAMS_OF_ONE_FETCH"),
         (release, "GROUP_TOPICS_AT_ONCE"),
-        (blocked_ranges, "AT_ONCE"),
-        (blocked_ranges, "CHUNK"),
+        (acquiring, "ROWS_AT_ONCE"),
+        (sizes, "DELETED_AT_ONCE"),
         (settle, "CHUNK"),
         (releases, "RELEASED_AT_ONCE"),
         (throttle, "MOST"),

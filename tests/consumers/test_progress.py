@@ -15,9 +15,9 @@ from sqlqueue.consumers.engine import settler as writing
 from sqlqueue.core.partition.ref import HeldLease, PartitionRef
 from sqlqueue.core.settle_plan import Attempt
 from sqlqueue.database.log import Log
-from sqlqueue.log import progress
+from sqlqueue.log import results
 from sqlqueue.log.groups import revoke
-from sqlqueue.log.progress import Reported
+from sqlqueue.log.results import Reported
 from sqlqueue.models import Message, Progress
 from sqlqueue.stats.group_status import GroupStatus
 from tests.consuming import QUICK, Consuming
@@ -105,13 +105,13 @@ def test_it_is_written_at_most_once_a_second_for_all_deliveries(
     settings.SQLQUEUE = ONE_PARTITION
     monkeypatch.setattr(writing, "PROGRESS_EVERY", 0.3)
     written: list[tuple[float, int]] = []
-    plain = progress.store
+    plain = results.store_progress
 
     def noting(log: Log, reported: Any) -> None:
         written.append((time.monotonic(), len(reported)))
         plain(log, reported)
 
-    monkeypatch.setattr(writing, "store", noting)
+    monkeypatch.setattr(writing, "store_progress", noting)
     both = threading.Barrier(2)
     steps = 400
 
@@ -188,14 +188,14 @@ class TestFenced:
         ref = PartitionRef("default", "t", message.partition)
         value = MessageValueFactory(offset=message.offset)
         former, present = (Attempt(HeldLease(ref, 1, token), value, 1) for token in (7, 8))
-        progress.store(LOG, [(present, Reported(5, 10, "the new owner"))])
-        progress.store(LOG, [(former, Reported(9, 10, "the former"))])
+        results.store_progress(LOG, [(present, Reported(5, 10, "the new owner"))])
+        results.store_progress(LOG, [(former, Reported(9, 10, "the former"))])
         assert Progress.objects.get().note == "the new owner"
         again = Attempt(HeldLease(ref, 1, 8), value, 2)
-        progress.store(LOG, [(again, Reported(1, 10, "again"))])
-        progress.store(LOG, [(present, Reported(6, 10, "late"))])
+        results.store_progress(LOG, [(again, Reported(1, 10, "again"))])
+        results.store_progress(LOG, [(present, Reported(6, 10, "late"))])
         assert Progress.objects.get().note == "again"
-        progress.store(LOG, [(again, Reported(2, 10, "on"))])
+        results.store_progress(LOG, [(again, Reported(2, 10, "on"))])
         row = Progress.objects.get()
         assert (row.note, row.done, row.fencing_token, row.serial) == ("on", 2, 8, again.serial)
 
@@ -249,7 +249,7 @@ def test_more_progress_than_one_statement_takes_is_stored_and_deleted(
     consuming: Consuming, settings: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.SQLQUEUE = ONE_PARTITION
-    monkeypatch.setattr(progress, "CHUNK", 2)
+    monkeypatch.setattr(results, "CHUNK", 2)
     go = consuming.gate()
 
     @consuming.consumer("t")

@@ -13,9 +13,9 @@ from sqlqueue.database.lock_timeouts import BRIEFLY
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.assignment import Balancer, Holding, LivingSubscribers
-from sqlqueue.log import duties
 from sqlqueue.log.groups import register
 from sqlqueue.models import Duty, PartitionLease, SubscriberHeartbeat
+from sqlqueue.models.publish_gate import begin_duty
 from sqlqueue.stats.partitions import partitions_of
 from tests.consuming import Consuming
 from tests.factories import now
@@ -206,7 +206,7 @@ class TestDuties:
         def ask() -> None:
             try:
                 barrier.wait()
-                began.append(duties.begin(LOG, "some", 60.0))
+                began.append(begin_duty(LOG, "some", 60.0))
             finally:
                 connection.close()
 
@@ -218,7 +218,7 @@ class TestDuties:
         assert sorted(began) == [False, False, False, True]
 
     def test_who_has_seen_that_it_is_due_may_be_too_late(self) -> None:
-        duties.begin(LOG, "some", 60.0)
+        begin_duty(LOG, "some", 60.0)
         long_ago = now().replace(year=now().year - 1)
         Duty.objects.update(began_at=long_ago)
 
@@ -229,26 +229,26 @@ class TestDuties:
             return found
 
         with connection.execute_wrapper(another_begins):
-            assert not duties.begin(LOG, "some", 60.0)
-        assert not duties.begin(LOG, "some", 60.0)
+            assert not begin_duty(LOG, "some", 60.0)
+        assert not begin_duty(LOG, "some", 60.0)
 
     @pytest.mark.database("mariadb", "mysql", "postgresql")
     def test_nobody_waits_for_the_one_that_begins_it(self) -> None:
-        duties.begin(LOG, "some", 60.0)
+        begin_duty(LOG, "some", 60.0)
         Duty.objects.update(began_at=now().replace(year=now().year - 1))
         with OpenTransaction() as beginning:
             beginning.do(lambda: Duty.objects.filter(name="some").update(began_at=now()))
-            assert not duties.begin(LOG, "some", 60.0)
-        assert duties.begin(LOG, "some", 60.0)  # which has failed
+            assert not begin_duty(LOG, "some", 60.0)
+        assert begin_duty(LOG, "some", 60.0)  # which has failed
 
     def test_it_is_due_again_after_its_rest_and_when_the_clock_was_set_back(self) -> None:
-        assert duties.begin(LOG, "some", 60.0)
-        assert not duties.begin(LOG, "some", 60.0)
-        assert duties.begin(LOG, "some", 0.0)
+        assert begin_duty(LOG, "some", 60.0)
+        assert not begin_duty(LOG, "some", 60.0)
+        assert begin_duty(LOG, "some", 0.0)
         Duty.objects.update(began_at=now().replace(year=now().year + 1))
-        assert duties.begin(LOG, "some", 60.0)
-        assert not duties.begin(LOG, "some", 60.0)
-        assert duties.begin(LOG, "another", 60.0)
+        assert begin_duty(LOG, "some", 60.0)
+        assert not begin_duty(LOG, "some", 60.0)
+        assert begin_duty(LOG, "another", 60.0)
 
     def test_who_need_not_collect_asks_once(self) -> None:
         CollectorTask(LOG, 60.0, 30.0).run_once()

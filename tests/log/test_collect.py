@@ -16,7 +16,7 @@ from sqlqueue.database.gate import COLLECTOR
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.log import Log
 from sqlqueue.log import collect as collecting
-from sqlqueue.log import sweeps
+from sqlqueue.log import retention
 from sqlqueue.log.collect import collect, report_absent
 from sqlqueue.log.groups import lock_topic, register, remove
 from sqlqueue.models import Message, Offset, Progress, PublishGate, Receipt, Result, Topic
@@ -346,7 +346,7 @@ class TestReceipts:
 class TestResults:
     @pytest.fixture(autouse=True)
     def small_batches(self, monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> None:
-        monkeypatch.setattr(sweeps, "BATCH", 10)
+        monkeypatch.setattr(retention, "BATCH", 10)
 
     def test_those_whose_time_is_over_go_in_bounded_batches_and_are_counted(self, monkeypatch, settings) -> None:
         ResultFactory.insert(35, expires_at=now() - timedelta(seconds=1))
@@ -366,13 +366,13 @@ class TestResults:
         assert set(Result.objects.values_list("message_id", flat=True)) == young
 
     def test_at_most_so_many_batches_at_once(self, monkeypatch) -> None:
-        monkeypatch.setattr(sweeps, "MOST_BATCHES", 2)
+        monkeypatch.setattr(retention, "MOST_BATCHES", 2)
         ResultFactory.insert(35, expires_at=now() - timedelta(seconds=1))
         assert collect(LOG, Horizon(LOG)).results == 20
 
     def test_one_that_is_stored_anew_meanwhile_stays(self, monkeypatch) -> None:
         ResultFactory.insert(3, expires_at=now() - timedelta(seconds=1))
-        plain = sweeps.lock_free
+        plain = retention.lock_free
 
         def settle_first(log: Log, values: object, table: str, key: str) -> list[int]:
             if table == "sqlqueue_result":
@@ -381,7 +381,7 @@ class TestResults:
                 )
             return plain(log, values, table, key)
 
-        monkeypatch.setattr(sweeps, "lock_free", settle_first)
+        monkeypatch.setattr(retention, "lock_free", settle_first)
         assert collect(LOG, Horizon(LOG)).results == 2
         assert Result.objects.count() == 1
 

@@ -11,7 +11,7 @@ import pytest
 
 from sqlqueue import NewMessage, publish_many
 from sqlqueue.database.horizon import Horizon
-from sqlqueue.log import sweeps
+from sqlqueue.log import retention
 from sqlqueue.log.collect import BATCH, collect, collect_topic
 from tests.counting import Cost, Costs, counted
 from tests.factories import ResultFactory, now
@@ -57,5 +57,5 @@ def test_a_collection_of_everything_that_finds_nothing(steady: Steady) -> None:
 def test_a_portion_of_results(transactional_db: None) -> None:
     ResultFactory.create_batch(100, expires_at=now())
     with counted() as counter:
-        assert sweeps.results(LOG) == 100
+        assert retention.results(LOG) == 100
     counter.check(Cost(3, 1, 100))

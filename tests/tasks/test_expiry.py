@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from sqlqueue.consumers.background.duties import CollectorTask
-from sqlqueue.log import sweeps
+from sqlqueue.log import retention
 from sqlqueue.models import Result
 from sqlqueue.tasks.states import TaskState
 from sqlqueue.testing import drain
@@ -58,8 +58,8 @@ def test_results_are_kept_for_seven_days_by_default(settings: Any) -> None:
 
 
 def test_more_than_the_collector_deletes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeps, "BATCH", 2)
-    monkeypatch.setattr(sweeps, "MOST_BATCHES", 2)
+    monkeypatch.setattr(retention, "BATCH", 2)
+    monkeypatch.setattr(retention, "MOST_BATCHES", 2)
     for _ in range(5):
         samples.note.enqueue()
     Result.objects.update(expires_at=timezone.now())

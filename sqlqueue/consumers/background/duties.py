@@ -18,11 +18,12 @@ from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
 from sqlqueue.leases import heartbeat, release
-from sqlqueue.log import duties, unique
+from sqlqueue.log import unique
 from sqlqueue.log.collect import collect, report_absent
 from sqlqueue.log.declarations import declare
 from sqlqueue.log.layout_changes import Progress
 from sqlqueue.log.ticks import publish_due, retry_refused, seconds_to_next
+from sqlqueue.models.publish_gate import COLLECT, SURVEY, begin_duty
 from sqlqueue.operations.repartition import Repartition
 from sqlqueue.stats.survey import survey
 from sqlqueue.stats.throughput import SettledCounts, add, forget, has_backlogs, record_backlogs
@@ -48,7 +49,7 @@ class CollectorTask(BackgroundTask):
     def run_once(self) -> bool:
         """Collect one bounded batch, unless another process has begun to within half the interval; return whether there
         is more."""
-        if not self._more and not duties.begin(self.log, duties.COLLECT, self.interval / 2):
+        if not self._more and not begin_duty(self.log, COLLECT, self.interval / 2):
             return False
         self._more = False
         try:
@@ -170,7 +171,7 @@ class StatsRecorder(BackgroundTask):
     def run_once(self) -> bool:
         """Add the counts, record the backlogs if no process has in this minute, and now and then delete old minutes."""
         self.finish()
-        if not has_backlogs(self.log) and duties.begin(self.log, duties.SURVEY, SURVEY_LASTS):
+        if not has_backlogs(self.log) and begin_duty(self.log, SURVEY, SURVEY_LASTS):
             record_backlogs(self.log, survey(self.log))
         if self._iterations % FORGET_EVERY == 0:
             forget(self.log)

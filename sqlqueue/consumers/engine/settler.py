@@ -24,7 +24,7 @@ from sqlqueue.core.settle_plan import Attempt, SettlePlan, SettleResult
 from sqlqueue.database import retries
 from sqlqueue.database.server_identity import ServerChanged, SessionReplaced
 from sqlqueue.log.atomic import committed_effects
-from sqlqueue.log.progress import Reported, store
+from sqlqueue.log.results import Reported, store_progress
 from sqlqueue.log.settle import settle
 from sqlqueue.log.settle_notices import Questions
 from sqlqueue.signals import (
@@ -179,7 +179,7 @@ class Settler:
             return
         self._progress_at = now + PROGRESS_EVERY
         try:
-            store(self.log, list(reported.items()))
+            store_progress(self.log, list(reported.items()))
         except Error:
             for attempt, said in reported.items():
                 attempt.lease.progress.setdefault(attempt, said)

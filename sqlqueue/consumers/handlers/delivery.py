@@ -15,8 +15,7 @@ from sqlqueue.database.clock import moment
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import InvalidMessage, LeaseLost, Postpone, Reject, Unknown
 from sqlqueue.exceptions import seconds as checked_seconds
-from sqlqueue.log.progress import Reported
-from sqlqueue.log.results import reply_text
+from sqlqueue.log.results import Reported, reply_text
 from sqlqueue.models.outcome import NOTE_LENGTH
 from sqlqueue.payloads.topic_types import PayloadReader
 from sqlqueue.payloads.versions import added, callers, content_type_of

@@ -27,7 +27,7 @@ from sqlqueue.database.log import Log, home_log
 from sqlqueue.exceptions import ConfigurationError, InvalidMessage, seconds
 from sqlqueue.log.encoding import encode
 from sqlqueue.log.publish import MOST_AT_ONCE, check, in_block
-from sqlqueue.log.published import Published, PublishedMany
+from sqlqueue.log.published_topic import Published, PublishedMany
 from sqlqueue.twins import refuse_in_async
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from sqlqueue.database.log import home_log
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log.placement import destination
 from sqlqueue.log.publish import publish_many, publish_message
-from sqlqueue.log.published import CREATED, Published, PublishedMany
+from sqlqueue.log.published_topic import CREATED, Published, PublishedMany
 
 
 class Block:

@@ -45,7 +45,7 @@ from sqlqueue.database.log import Log, home_log
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log.encoding import encode
 from sqlqueue.log.publish import publish
-from sqlqueue.log.published import IGNORED
+from sqlqueue.log.published_topic import IGNORED
 
 COMMENT_LENGTH = 10_000  # characters
 HEAVY = ("payload", "headers", "body")
