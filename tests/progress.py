@@ -3,8 +3,10 @@
 from sqlqueue import publish
 from sqlqueue.conf import settings
 from sqlqueue.core.keys import partition_of
+from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.database.log import Log
-from sqlqueue.log.status import unread_streams
+from sqlqueue.log import status
+from sqlqueue.log.fetch import beyond
 from sqlqueue.models import (
     BlockedRange,
     ConsumerGroup,
@@ -16,6 +18,11 @@ from sqlqueue.models import (
     dead_letter_topic,
 )
 from tests.processes import wait_until
+
+
+def unread_streams(log: Log, group: str, topic: str) -> list[PartitionRef]:
+    """Return the partitions of a group that have messages above its position."""
+    return beyond(log, status._streams(log, group, topic, "position")[0])
 
 
 def settled(topic: str, group: str) -> bool:

@@ -76,10 +76,6 @@ def _in_one_transaction(log: Log, operation: Callable[..., T], *values: object) 
     return retries.run(log, operation, *values)
 
 
-def _digest(row: LogRow) -> str:
-    return digest_of(row.topic, row.key)
-
-
 def _keeps_out(found: Pending | None, row: LogRow) -> bool:
     return found is not None and row.unique_for is not None and found.age < row.unique_for
 
@@ -87,7 +83,7 @@ def _keeps_out(found: Pending | None, row: LogRow) -> bool:
 def _add(log: Log, row: LogRow) -> tuple[int | None, str, Status]:
     """Add one message with unique_for; return offset and id, of it or of the one for which it was ignored, and what has
     become of it."""
-    digest = _digest(row)
+    digest = digest_of(row)
     pending, added = lock(log, {digest: row}, {digest} if row.named else ())
     found = pending.get(digest)
     if found is not None and _keeps_out(found, row):
@@ -109,7 +105,7 @@ def _beside(log: Log, row: LogRow, found: Pending) -> tuple[int | None, str, Sta
     row = row._replace(id=found.id, named=True)
     offset, status = add(log, row)
     if status == CREATED:  # it was cancelled meanwhile
-        renew(log, [(_digest(row), row)])
+        renew(log, [(digest_of(row), row)])
     return offset, found.id, status
 
 
@@ -127,7 +123,7 @@ class _Call:
         self.log, self.rows = log, rows
         self.statuses: list[Status] = [CREATED] * len(rows)
         self.ids = [row.id for row in rows]
-        first = {_digest(row): row for row in reversed(rows) if row.unique_for is not None}
+        first = {digest_of(row): row for row in reversed(rows) if row.unique_for is not None}
         self._pending, self._added = lock(log, first, {digest for digest, row in first.items() if row.named})
         self._new: list[int] = []
         self._waiting: dict[str, int] = {}  # those of them that have unique_for, by digest
@@ -141,7 +137,7 @@ class _Call:
                 continue
             found = self._found(row)
             if found is None or not _keeps_out(found, row):
-                self._waiting[_digest(row)] = index
+                self._waiting[digest_of(row)] = index
                 self._new.append(index)
             else:
                 self._put_beside(index, row, found)
@@ -151,7 +147,7 @@ class _Call:
         return self.statuses, self.ids
 
     def _found(self, row: LogRow) -> Pending | None:
-        digest = _digest(row)
+        digest = digest_of(row)
         before = self._waiting.get(digest)
         if before is not None:
             first = self.rows[before]
@@ -166,7 +162,7 @@ class _Call:
             self._add_new()  # those before it, to keep the order
         offset, self.ids[index], self.statuses[index] = _beside(self.log, row, found)
         if self.statuses[index] != IGNORED:
-            self._pending[_digest(row)] = found._replace(offset=offset, scheduled=offset is None)
+            self._pending[digest_of(row)] = found._replace(offset=offset, scheduled=offset is None)
 
     def _add_new(self) -> None:
         indexes, self._new = self._new, []

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import Error
@@ -46,102 +46,88 @@ UNHANDLED = (
 _carry_out: list[Callable[[str], object]] = []  # in tests: delivers what is due of a topic
 
 
-class Answer(NamedTuple):
-    """What came of a call: the value, or the error that is raised."""
+class Call:
+    """A message that has been published, whose publisher waits.
+
+    value: what its handler has returned, once that is known
+    """
 
     value: Any = None
-    error: CallFailed | None = None
-
-    def get(self) -> Any:
-        """Return the value, or raise the error."""
-        if self.error is not None:
-            raise self.error
-        return self.value
-
-
-class Call:
-    """A message that has been published, whose publisher waits. A context manager: it closes its sockets."""
 
     def __init__(self, topic: str, message: NewMessage, timeout: float | timedelta):
         within = seconds(timeout, "timeout")
         self._topic, self._timeout, self._end = topic, timeout, time.monotonic() + within
+        self._key, self._group = message.key, message.group
         self._pause: float = settings.POLL_INTERVAL
         self._ask_groups_at = time.monotonic() + ASK_GROUPS_EVERY
         message.unique_for = False  # each call is its own
-        in_test = self._publish(message, within)
-        self._offset, self._key, self._group = self._published.offset or 0, message.key, message.group
+        self._log = home_log()
+        if settings.several:
+            self._log = destination(topic, message.key, message.id, relay=False).log
+        in_test = _refuse_transaction(self._log)
+        self.watch = SettleWatch(self._log, topic)
+        try:
+            published = publish_message(topic, message, within + FETCHED_WITHIN, log=self._log)
+        except BaseException:
+            self.watch.close()
+            raise
+        self._id, self._offset = published.id, published.offset or 0
         if in_test:
             _carry_out[-1](topic)
             self._end = time.monotonic()
 
-    def _publish(self, message: NewMessage, within: float) -> bool:
-        """Publish it; return whether that is in a test's transaction."""
-        self._log = home_log()
-        if settings.several:
-            self._log = destination(self._topic, message.key, message.id, relay=False).log
-        in_test = _refuse_transaction(self._log)
-        self.watch = SettleWatch(self._log, self._topic)
-        try:
-            self._published = publish_message(self._topic, message, within + FETCHED_WITHIN, log=self._log)
-        except BaseException:
-            self.watch.close()
-            raise
-        return in_test
-
-    def __enter__(self) -> Call:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
+    def close(self) -> None:
+        """Close its socket."""
         self.watch.close()
 
-    def look(self) -> Answer | None:
-        """Return what came of it, None for nothing yet. Raises TimeoutError once the time is over. A connection that is
-        lost meanwhile is opened anew by the next look."""
+    def look(self) -> bool:
+        """Tell whether it is known what came of it: `value`. A connection that is lost meanwhile is opened anew by the
+        next look. Raises CallFailed for a failure, and TimeoutError once the time is over."""
         over = time.monotonic() >= self._end
         try:
-            answer = None
+            known = False
             if self._in_log():
                 self.watch.ask(self._offset)  # before the reads, which show what was settled until now
-                answer = self._read(over)
+                known = self._read(over)
         except Error as error:
             if over or classify(error) not in (ErrorKind.GONE, ErrorKind.CONTENTION):
                 raise
             drop_connection(self._log)
-            return None
-        if answer is None and over:
+            return False
+        if over and not known:
             raise TimeoutError(self._no_reply())
-        return answer
+        return known
 
     def _in_log(self) -> bool:
         """Tell whether the message has entered the log: it may have been forwarded. If it has left the log since, its
         reply tells where it was."""
         if not self._offset:
-            topic, id, key = self._topic, self._published.id, self._key
+            topic, id, key = self._topic, self._id, self._key
             there = Message.objects.using(self._log.alias).of_id(topic, id, key)
             left = Result.objects.using(self._log.alias).filter(topic=topic, message_id=id, partition_key=key)[:1]
             found = chain(there.values_list("offset", flat=True), left.values_list("message_offset", flat=True))
             self._offset = next(found, 0)
         return bool(self._offset)
 
-    def _read(self, over: bool) -> Answer | None:
+    def _read(self, over: bool) -> bool:
         passed: set[str] = set()
         gone = False
         if over or time.monotonic() >= self._ask_groups_at:
             self._ask_groups_at = time.monotonic() + ASK_GROUPS_EVERY
             passed, gone = self._passed()  # before the results, which these groups have stored with that, or never will
-        found = self._log.execute(REPLIES, (self._published.id, self._topic, self._key)).fetchall()
-        dead: CallFailed | None = None
-        for group, outcome, result, error in found:
+        found = self._log.execute(REPLIES, (self._id, self._topic, self._key)).fetchall()
+        failed = [(group, error or "") for group, outcome, _, error in found if outcome == DEAD]
+        for _, outcome, result, _ in found:
             if outcome == ACKED and (text := as_text(result)) is not None:
-                return Answer(decode(text))
-            if outcome == DEAD and dead is None:
-                dead = self._failed(group, error or "")
+                self.value = decode(text)
+                return True
         settled = passed.union(group for group, *_ in found)
-        if gone or (settled and not self._registered() - settled):
-            return Answer(
-                None, dead if found else CallFailed(self._topic, self._published.id, self._key, "", UNHANDLED)
-            )
-        return Answer(None, dead) if over and dead is not None else None
+        complete = gone or bool(settled and not self._registered() - settled)
+        if complete and not found:
+            failed = [("", UNHANDLED)]
+        if failed and (complete or over):
+            raise CallFailed(self._topic, self._id, self._key, *failed[0])
+        return complete
 
     def pause(self) -> float:
         """Return for how many seconds to wait before the next look, unless a notice comes."""
@@ -165,11 +151,8 @@ class Call:
             return settled & self._registered(), False
         return set(), True
 
-    def _failed(self, group: str, error: str) -> CallFailed:
-        return CallFailed(self._topic, self._published.id, self._key, group, error)
-
     def _no_reply(self) -> str:
-        named = f"the call of topic {self._topic!r}, message {self._published.id!r}, has no reply after {self._timeout}"
+        named = f"the call of topic {self._topic!r}, message {self._id!r}, has no reply after {self._timeout}"
         groups = ConsumerGroup.objects.using(self._log.alias).filter(topic=self._topic)
         known = sorted(groups.values_list("consumer_group", flat=True))
         if not known:
@@ -183,7 +166,7 @@ class Call:
                 f" was removed); the message waits for it. Groups of the topic: {', '.join(known)}"
             )
         return (
-            f"{named} (seconds), and may still be handled: see get_status({self._topic!r}, id={self._published.id!r}, "
+            f"{named} (seconds), and may still be handled: see get_status({self._topic!r}, id={self._id!r}, "
             f"key={self._key!r})"
         )
 
@@ -210,11 +193,19 @@ def call(
     handled; ConfigurationError in a transaction of the queue's database; and what publish raises.
     """
     refuse_in_async("call", "await acall(…)")
-    message = _message(payload, key, headers, priority, group, content_type, expires)
-    with Call(topic, message, timeout) as published:
-        while (answer := published.look()) is None:
+    message = NewMessage(
+        payload,
+        key=key,
+        headers=headers,
+        priority=priority,
+        group=group,
+        content_type=content_type,
+        expires=expires,
+    )
+    with closing(Call(topic, message, timeout)) as published:
+        while not published.look():
             published.watch.wait(published.pause())
-        return answer.get()
+        return published.value
 
 
 async def acall(
@@ -230,25 +221,7 @@ async def acall(
     expires: float | timedelta | None = None,
 ) -> Any:
     """The async twin of call. While it waits it holds no thread: several of one task wait side by side."""
-    message = _message(payload, key, headers, priority, group, content_type, expires)
-    published = await sync_to_async(Call)(topic, message, timeout)
-    with published:
-        look = sync_to_async(published.look)
-        while (answer := await look()) is None:
-            await published.watch.wait_async(published.pause())
-        return answer.get()
-
-
-def _message(
-    payload: Any,
-    key: str,
-    headers: dict[str, Any] | None,
-    priority: int,
-    group: str,
-    content_type: str | None,
-    expires: float | timedelta | None,
-) -> NewMessage:
-    return NewMessage(
+    message = NewMessage(
         payload,
         key=key,
         headers=headers,
@@ -257,6 +230,11 @@ def _message(
         content_type=content_type,
         expires=expires,
     )
+    with closing(await sync_to_async(Call)(topic, message, timeout)) as published:
+        look = sync_to_async(published.look)
+        while not await look():
+            await published.watch.wait_async(published.pause())
+        return published.value
 
 
 def _refuse_transaction(log: Log) -> bool:

@@ -19,6 +19,7 @@ from sqlqueue.database.sizes import delete_all
 from sqlqueue.log import layouts, retention
 from sqlqueue.log.groups import lock_topic, start_all
 from sqlqueue.log.layouts import retire
+from sqlqueue.log.messages import LAST
 from sqlqueue.log.retention import Rule, lock_free
 from sqlqueue.log.status import unacked_streams
 from sqlqueue.models import ConsumerGroup, Offset, SubscriberHeartbeat, Topic
@@ -34,11 +35,6 @@ Stream = tuple[int, int]  # (partition, priority)
 OLDEST = """
     SELECT %s, %s, "offset", {released} FROM sqlqueue_message{by_stream}
     WHERE {within} ORDER BY {ascending} LIMIT %s
-"""
-# The same for the oldest message of many partitions at once, to find those with something to collect.
-FIRST = """
-    SELECT %s, %s, {released} FROM sqlqueue_message{by_stream}
-    WHERE {beyond} ORDER BY {ascending} LIMIT 1
 """
 STREAMS_AT_ONCE = 32
 
@@ -113,18 +109,12 @@ def _with_released(log: Log, topic: Topic) -> list[Stream]:
     counts from the acks: a statement for every 32."""
     streams = list(product(layouts.numbers(log, topic.name), range(topic.priorities)))
     found: list[Stream] = []
-    syntax = log.dialect
     rule = retention.ANY if retention.applies(topic) else retention.released(topic)
     if rule is None:
         return []
-    branch = syntax.branch.format(FIRST.replace("{released}", rule.sql).strip())
     for start in range(0, len(streams), STREAMS_AT_ONCE):
-        some = streams[start : start + STREAMS_AT_ONCE]
-        values: list[object] = []
-        for stream in some:
-            values += (*stream, *rule.values, *syntax.range_values(topic.name, *stream, 0))
-        rows = log.execute(" UNION ALL ".join([branch] * len(some)), values).fetchall()
-        found += [(int(partition), int(priority)) for partition, priority, old_enough in rows if old_enough]
+        oldest = dict.fromkeys(streams[start : start + STREAMS_AT_ONCE], (LAST, 1))
+        found += [stream for stream, offsets in _oldest(log, topic.name, rule, oldest).items() if offsets]
     return found
 
 

@@ -100,7 +100,8 @@ def _replace_now(log: Log, row: LogRow) -> tuple[int | None, Status]:
     while existing is not None and existing.number is not None:
         with log.atomic(savepoint=False):
             if _replaced(log, existing, row, partial(take_scheduled, log, existing.number, row)):
-                offset, created = insert_one(log, _as_published(log, row, existing), may_repeat=True, look=False)
+                row = row._replace(published_at=log.dialect.time(moment(existing.published)))  # as the replaced one
+                offset, created = insert_one(log, row, may_repeat=True, look=False)
                 return offset, UPDATED if created else IGNORED
         existing = lock_existing(log, row)
     if existing is not None:
@@ -118,11 +119,6 @@ def _replaced(log: Log, existing: Existing, row: LogRow, replace: Callable[[], b
         if done:
             withdrawing.replaced(log, row.topic, existing.group or "", existing.headers)
     return done
-
-
-def _as_published(log: Log, row: LogRow, existing: Existing) -> LogRow:
-    """Return a row that keeps the time at which the message that it replaces was published."""
-    return row._replace(published_at=log.dialect.time(moment(existing.published)))
 
 
 def _runs(rows: Sequence[LogRow], statuses: list[Status]) -> Iterator[list[int]]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import NamedTuple
 
 from sqlqueue.conf import settings
 from sqlqueue.core.logfmt import logfmt
@@ -69,29 +68,24 @@ def _declare(log: Log, declared: Mapping[str, ScheduleDefinition]) -> bool:
     return done
 
 
-class _Outdated(NamedTuple):
-    """What a process has to store. changed: rows with another definition than its own; held: rows of its own to
-    renew."""
-
-    new: list[ScheduleDefinition]
-    changed: list[ScheduleRow]
-    held: list[ScheduleRow]
-
-
-def _outdated(rows: Sequence[ScheduleRow], declared: Mapping[str, ScheduleDefinition]) -> _Outdated:
+def _outdated(
+    rows: Sequence[ScheduleRow], declared: Mapping[str, ScheduleDefinition]
+) -> tuple[list[ScheduleDefinition], list[ScheduleRow], list[ScheduleRow]]:
+    """Return what a process has to store: new definitions, rows with another definition than its own, and rows of its
+    own to renew."""
     renew = timedelta(seconds=settings.LEASE_DURATION - settings.HEARTBEAT_INTERVAL)
     stored = {row.name for row in rows}
-    found = _Outdated([one for name, one in declared.items() if name not in stored], [], [])
+    changed, held = [], []
     for row in rows:
         if row.name not in declared:
             continue
         digest = declared[row.name].digest
         if row.digest == digest:
             if row.attended_until - row.now <= renew:
-                found.held.append(row)
+                held.append(row)
         elif not row.attended or digest not in row.superseded.split():
-            found.changed.append(row)
-    return found
+            changed.append(row)
+    return [one for name, one in declared.items() if name not in stored], changed, held
 
 
 def _add(log: Log, definition: ScheduleDefinition) -> None:

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from types import TracebackType
 
 from sqlqueue.conf import settings
 from sqlqueue.core.outcomes import ACKED, DEAD
@@ -85,7 +84,7 @@ class Questions:
 
 
 class SettleWatch:
-    """Asks the consumer processes of a topic for notices, and waits for them. A context manager."""
+    """Asks the consumer processes of a topic for notices, and waits for them."""
 
     def __init__(self, log: Log, topic: str):
         self._log, self._topic = log, topic
@@ -93,12 +92,6 @@ class SettleWatch:
         self._socket.setblocking(False)
         self._addresses: list[Address] = []
         self._looked_at = float("-inf")
-
-    def __enter__(self) -> SettleWatch:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the socket."""

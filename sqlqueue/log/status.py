@@ -99,11 +99,6 @@ def with_work(log: Log, groups: Collection[tuple[str, str]]) -> set[tuple[str, s
     return {one for one in some if one not in known or unacked_streams(log, *one)}
 
 
-def unread_streams(log: Log, group: str, topic: str) -> list[PartitionRef]:
-    """Return the partitions of a group that have messages above its position."""
-    return beyond(log, _streams(log, group, topic, "position")[0])
-
-
 def unacked_streams(log: Log, group: str, topic: str, through: int | None = None) -> list[PartitionRef]:
     """Return the partitions of a group that have messages above its watermark (and up to an offset, if one is given):
     collection waits for them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
 from django.db import Error
@@ -87,7 +87,11 @@ def dead_letters(log: Log, topic: str) -> TopicInfo:
 
 def _info(log: Log, name: str, partitions: int | None) -> TopicInfo:
     info = stored(log, name)
-    if info is None and partitions is None and (settings.several or not is_declared(log, name)):
+    if (
+        info is None
+        and partitions is None
+        and (settings.several or (settings.STRICT_TOPICS and not is_known(log, name)))
+    ):
         info = stored(log, name, committed=True)  # the caller's snapshot may be older than the row
         if info is None:
             require_declared(log, name)
@@ -115,25 +119,12 @@ def refuse_dead_letters(topic: object) -> None:
         )
 
 
-def undeclared(topic: str, known: Iterable[str]) -> ConfigurationError:
-    """Return the error for a topic that is neither in SQLQUEUE['TOPICS'] nor there already. known: those that are."""
-    return ConfigurationError(
-        f"topic {topic!r} is not declared.{did_you_mean(topic, known)} A new one is declared in SQLQUEUE['TOPICS']: "
-        f"{{{topic!r}: {{}}}} (STRICT_TOPICS = False lets the first use of a name create its topic)"
-    )
-
-
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 
-def is_declared(log: Log, name: str) -> bool:
-    """Tell whether a topic may be used: TOPICS names it, another setting declares it, it exists, it is that of periodic
-    schedules, or STRICT_TOPICS is off. A dead-letter topic is declared with its topic."""
-    return not settings.STRICT_TOPICS or is_known(log, name)
-
-
 def is_known(log: Log, name: str) -> bool:
-    """Tell the same, whatever STRICT_TOPICS is."""
+    """Tell whether TOPICS names a topic, another setting declares it, it exists, or is that of periodic schedules. A
+    dead-letter topic is known with its topic."""
     own = name.removesuffix(DEAD_LETTER_SUFFIX)
     return (
         name in settings.TOPICS
@@ -153,9 +144,14 @@ def existing(log: Log, names: Collection[str]) -> set[str]:
 
 
 def require_declared(log: Log, name: str) -> None:
-    """Raise ConfigurationError for a topic that is not declared; the error suggests the nearest name."""
-    if not is_declared(log, name):
-        raise undeclared(name, known(log))
+    """Raise ConfigurationError for a topic that is not known, unless STRICT_TOPICS is off; it suggests the nearest
+    name."""
+    if settings.STRICT_TOPICS and not is_known(log, name):
+        raise ConfigurationError(
+            f"topic {name!r} is not declared.{did_you_mean(name, known(log))} A new one is declared in "
+            f"SQLQUEUE['TOPICS']: {{{name!r}: {{}}}} (STRICT_TOPICS = False lets the first use of a name create its "
+            "topic)"
+        )
 
 
 def known(log: Log) -> set[str]:

@@ -70,9 +70,9 @@ class Pending(NamedTuple):
     age: float
 
 
-def digest_of(topic: str, key: str) -> str:
-    """Return what names a topic and key in one short column."""
-    return hashlib.sha256(f"{topic}\0{key}".encode()).hexdigest()
+def digest_of(row: LogRow) -> str:
+    """Return what names the topic and key of a message in one short column."""
+    return hashlib.sha256(f"{row.topic}\0{row.key}".encode()).hexdigest()
 
 
 def lock(log: Log, rows: Mapping[str, LogRow], named: Collection[str]) -> tuple[dict[str, Pending], set[str]]:

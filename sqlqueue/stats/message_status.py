@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -84,7 +85,7 @@ class MessageStatus:
             return status
         _refuse_transaction(self._log)
         pause: float = settings.POLL_INTERVAL
-        with SettleWatch(self._log, self.topic) as watch:
+        with closing(SettleWatch(self._log, self.topic)) as watch:
             while True:
                 if status.offset is not None:
                     watch.ask(status.offset)  # before the read, which shows what was settled until now

@@ -48,9 +48,9 @@ def heavy(messages: int) -> tuple[int, int, float]:
     from sqlqueue import NewMessage, publish, publish_many
     from sqlqueue.conf import settings
     from sqlqueue.log.collect import collect
-    from sqlqueue.log.status import unread_streams
     from sqlqueue.models import ConsumerGroup
     from sqlqueue.operations.topics import purge
+    from tests.progress import unread_streams
 
     publish("heavy", 0)
     groups = ("default", "batches", "on-the-loop")
@@ -79,8 +79,8 @@ def due_at_once(messages: int) -> tuple[int, int, float]:
 
     from sqlqueue import NewMessage, publish, publish_many
     from sqlqueue.conf import settings
-    from sqlqueue.log.status import unread_streams
     from sqlqueue.models import ConsumerGroup, ScheduledMessage
+    from tests.progress import unread_streams
 
     publish("due-at-once", 0)
     later = timedelta(days=1)

@@ -23,10 +23,10 @@ from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import acquire
 from sqlqueue.log import groups, retention
 from sqlqueue.log import unique as unique_rows
-from sqlqueue.log.collect import FIRST, OLDEST, collect, report_absent
+from sqlqueue.log.collect import OLDEST, collect, report_absent
 from sqlqueue.log.fetch import ABOVE, FETCH, FETCH_TO, LOOK, NEWEST, POLL_HEAD, REQUESTED, SCAN, WATCH
 from sqlqueue.log.layouts import leased, retire
-from sqlqueue.log.messages import SIZES, WHOLE
+from sqlqueue.log.messages import LAST, SIZES, WHOLE
 from sqlqueue.log.publish import NewMessage
 from sqlqueue.log.schedule import move_due
 from sqlqueue.log.times import offset_before
@@ -386,7 +386,7 @@ def test_a_long_and_uneven_history_leads_no_read_astray(topics: None, place: str
                 (0, *words.range_values(topic, 3, 0, low), 500),
             ),
             (OLDEST.replace("{released}", rule.sql), (3, 0, 0, 0, *words.range_values(topic, 3, 0, 0, low), 1_000)),
-            (FIRST.replace("{released}", rule.sql), (0, 0, 0, 0, *words.range_values(topic, 3, 0, 0))),
+            (OLDEST.replace("{released}", rule.sql), (3, 0, 0, 0, *words.range_values(topic, 3, 0, 0, LAST), 1)),
             (ABOVE, (0, *words.range_values(topic, 3, 0, low))),
         ):
             text = words.sql(statement)

@@ -14,11 +14,11 @@ import pytest
 from sqlqueue import publish
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.log.groups import register
-from sqlqueue.log.status import unread_streams
 from sqlqueue.models import PartitionLease, SubscriberHeartbeat
 from tests.benchmarks.fleet.host import topics_and_groups
 from tests.logs import LOG
 from tests.processes import ROOT, environment, wait_until
+from tests.progress import unread_streams
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -387,7 +387,7 @@ def test_a_notice_wakes_the_caller(
     left: list[float] = []  # of the call's time, when it has its answer
     look = calls.Call.look
 
-    def note(self: calls.Call) -> calls.Answer | None:
+    def note(self: calls.Call) -> bool:
         answer = look(self)
         left.append(self._end - time.monotonic())
         return answer

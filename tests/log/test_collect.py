@@ -215,13 +215,13 @@ class TestBounds:
         monkeypatch.setattr(collecting, "BATCH", 60)
         monkeypatch.setattr(collecting, "LEAST", 10)
         deleted: list[list[int]] = []
-        delete = collecting.delete
+        delete = collecting.delete_all
 
         def note(log: Log, table: str, key: str, offsets: list[int]) -> None:
             deleted.append(sorted(offsets))
             delete(log, table, key, offsets)
 
-        monkeypatch.setattr(collecting, "delete", note)
+        monkeypatch.setattr(collecting, "delete_all", note)
         keys = {partition_of(key, 3): key for key in "abcdefghij"}
         publish_many("t", [NewMessage(n, key=keys[0 if n % 10 else 1]) for n in range(600)])
         publish_many("t", [NewMessage(n, key=keys[n % 3]) for n in range(600)])

@@ -97,16 +97,16 @@ def test_they_are_moved_by_the_transaction_that_collects(consuming: Consuming, m
     consuming.consumer("t", lambda delivery: None)
     publish_many("t", [1, 2, 3])
     consuming.drain()
-    delete = collecting.delete
+    delete = collecting.delete_all
 
     def failing(log: Log, table: str, *given: Any) -> None:
         delete(log, table, *given)
         raise RuntimeError
 
-    monkeypatch.setattr(collecting, "delete", failing)
+    monkeypatch.setattr(collecting, "delete_all", failing)
     with pytest.raises(RuntimeError):
         run_collection()
-    monkeypatch.setattr(collecting, "delete", delete)
+    monkeypatch.setattr(collecting, "delete_all", delete)
     assert (sorted(left()), CollectedMessage.objects.count()) == ([1, 2, 3], 0)
     assert run_collection() == 3
     assert (left(), CollectedMessage.objects.count()) == ([], 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from functools import partialmethod
 from types import SimpleNamespace
@@ -474,8 +475,8 @@ def test_the_admin_lets_bytes_that_were_forwarded_be_saved(admin_client: Client)
 
 
 def test_a_caller_gets_the_reply_of_a_message_that_left_the_log_before_it_was_seen_there() -> None:
-    with Call("t", NewMessage(1, key="k"), 60) as waiting_call:
-        assert waiting_call.look() is None
+    with closing(Call("t", NewMessage(1, key="k"), 60)) as waiting_call:
+        assert not waiting_call.look()
         name(here())
         move_due(LOG)
         message = Message.objects.get()
@@ -491,9 +492,8 @@ def test_a_caller_gets_the_reply_of_a_message_that_left_the_log_before_it_was_se
             **dict.fromkeys(("started_at", "finished_at", "expires_at"), datetime.now(timezone.utc)),
         )
         message.delete()
-        answer = waiting_call.look()
-    assert answer is not None
-    assert answer.get() == {"n": 1}
+        assert waiting_call.look()
+    assert waiting_call.value == {"n": 1}
 
 
 def test_a_server_of_a_long_name_is_told_by_its_beginning() -> None:

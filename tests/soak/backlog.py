@@ -83,8 +83,8 @@ def unsettled_on(aliases: Sequence[str], readers: Sequence[workload.Reader] = AL
 def unsettled(readers: Sequence[workload.Reader] = ALL, using: str = "default") -> int:
     """Return about how many deliveries are still to be done for these, as the tables of this database tell it."""
     from sqlqueue.contrib.batches.models import Batch
-    from sqlqueue.log.status import unread_streams
     from sqlqueue.models import BlockedRange, DeliveryState, Message, Offset, ScheduledMessage
+    from tests.progress import unread_streams
 
     topics = {reader.topic for reader in readers}
     count = 0
