@@ -23,8 +23,6 @@ class Migration(migrations.Migration):
                 ("marked_at", models.DateTimeField(db_default=DatabaseNow(), verbose_name="marked at")),
             ],
             options={
-                "verbose_name": "acked mark",
-                "verbose_name_plural": "acked marks",
                 "db_table": "sqlqueue_acked_mark",
                 "constraints": [
                     models.UniqueConstraint(
@@ -57,8 +55,6 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
-                "verbose_name": "activity",
-                "verbose_name_plural": "activity",
                 "db_table": "sqlqueue_activity",
                 "indexes": [models.Index(fields=["minute"], name="sqlqueue_activity_recent")],
                 "constraints": [
@@ -215,7 +211,7 @@ class Migration(migrations.Migration):
                 ("name", ExactField(max_length=30, primary_key=True, serialize=False, verbose_name="name")),
                 ("began_at", models.DateTimeField(verbose_name="began at")),
             ],
-            options={"verbose_name": "duty", "verbose_name_plural": "duties", "db_table": "sqlqueue_duty"},
+            options={"db_table": "sqlqueue_duty"},
         ),
         migrations.CreateModel(
             name="EpochSlot",
@@ -226,8 +222,6 @@ class Migration(migrations.Migration):
                 ("epoch", models.IntegerField(verbose_name="epoch")),
             ],
             options={
-                "verbose_name": "slot of an epoch",
-                "verbose_name_plural": "slots of epochs",
                 "db_table": "sqlqueue_epoch_slot",
                 "constraints": [models.UniqueConstraint(fields=("topic", "slot"), name="sqlqueue_epoch_slot_topic")],
             },
@@ -247,8 +241,6 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField(db_default=DatabaseNow(), verbose_name="created at")),
             ],
             options={
-                "verbose_name": "layout",
-                "verbose_name_plural": "layouts",
                 "db_table": "sqlqueue_layout",
                 "constraints": [
                     models.UniqueConstraint(fields=("topic", "generation"), name="sqlqueue_layout_generation")
@@ -272,8 +264,6 @@ class Migration(migrations.Migration):
                 ("expires_at", models.DateTimeField(verbose_name="expires at")),
             ],
             options={
-                "verbose_name": "share of a limit",
-                "verbose_name_plural": "shares of limits",
                 "db_table": "sqlqueue_limit_share",
                 "indexes": [models.Index(fields=["subscriber"], name="sqlqueue_limit_share_own")],
                 "constraints": [
@@ -431,8 +421,6 @@ class Migration(migrations.Migration):
                 ("updated_at", models.DateTimeField(db_default=DatabaseNow(), verbose_name="updated at")),
             ],
             options={
-                "verbose_name": "progress",
-                "verbose_name_plural": "progress",
                 "db_table": "sqlqueue_progress",
                 "indexes": [models.Index(fields=["updated_at"], name="sqlqueue_progress_updated")],
                 "constraints": [
@@ -458,8 +446,6 @@ class Migration(migrations.Migration):
                 ("value", models.BigIntegerField(db_default=0, verbose_name="value")),
             ],
             options={
-                "verbose_name": "publish gate",
-                "verbose_name_plural": "publish gate",
                 "db_table": "sqlqueue_publish_gate",
             },
         ),
@@ -496,8 +482,6 @@ class Migration(migrations.Migration):
                 ("message_id", ExactField(max_length=255, verbose_name="id")),
             ],
             options={
-                "verbose_name": "relay position",
-                "verbose_name_plural": "relay positions",
                 "db_table": "sqlqueue_relay_position",
                 "constraints": [
                     models.UniqueConstraint(fields=("source", "partition"), name="sqlqueue_relay_position_of")
@@ -594,8 +578,6 @@ class Migration(migrations.Migration):
                 ("serial", models.BigIntegerField(db_default=0, verbose_name="serial")),
             ],
             options={
-                "verbose_name": "result",
-                "verbose_name_plural": "results",
                 "db_table": "sqlqueue_result",
                 "indexes": [models.Index(fields=["expires_at"], name="sqlqueue_result_expires")],
                 "constraints": [
@@ -822,8 +804,6 @@ class Migration(migrations.Migration):
                 ("published_at", models.DateTimeField(db_default=DatabaseNow(), verbose_name="published at")),
             ],
             options={
-                "verbose_name": "unique message",
-                "verbose_name_plural": "unique messages",
                 "db_table": "sqlqueue_unique_message",
             },
         ),

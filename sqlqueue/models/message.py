@@ -194,8 +194,3 @@ class UniqueMessage(models.Model):
 
     class Meta:
         db_table = "sqlqueue_unique_message"
-        verbose_name = _("unique message")
-        verbose_name_plural = _("unique messages")
-
-    def __str__(self) -> str:
-        return f"{self.message_id} of {self.topic}, key {self.partition_key}"

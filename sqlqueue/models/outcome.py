@@ -74,8 +74,6 @@ class Result(models.Model):
 
     class Meta:
         db_table = "sqlqueue_result"
-        verbose_name = _("result")
-        verbose_name_plural = _("results")
         constraints = [
             # Supports: the upserts of a settle; SELECT … WHERE message_id, topic, partition_key (the status of a
             # message); SELECT, UPDATE … WHERE all four (a task).
@@ -87,9 +85,6 @@ class Result(models.Model):
             # Supports: SELECT … WHERE expires_at <= now ORDER BY expires_at LIMIT (collect).
             models.Index(fields=["expires_at"], name="sqlqueue_result_expires"),
         ]
-
-    def __str__(self) -> str:
-        return f"{self.consumer_group} of {self.topic}@{self.message_offset}: {self.outcome}"
 
 
 class Progress(models.Model):
@@ -108,8 +103,6 @@ class Progress(models.Model):
 
     class Meta:
         db_table = "sqlqueue_progress"
-        verbose_name = _("progress")
-        verbose_name_plural = _("progress")
         constraints = [
             # Supports: the upserts of a handler; SELECT … WHERE message_offset (the status of a message); the deletes
             # of a settle.
@@ -119,9 +112,6 @@ class Progress(models.Model):
             # Supports: SELECT … WHERE updated_at <= ? ORDER BY updated_at LIMIT (collect: what a killed process left).
             models.Index(fields=["updated_at"], name="sqlqueue_progress_updated"),
         ]
-
-    def __str__(self) -> str:
-        return f"{self.consumer_group} of {self.topic}@{self.message_offset}: {self.done}"
 
 
 class Activity(models.Model):
@@ -143,8 +133,6 @@ class Activity(models.Model):
 
     class Meta:
         db_table = "sqlqueue_activity"
-        verbose_name = _("activity")
-        verbose_name_plural = _("activity")
         constraints = [
             # Supports: the additions of every process; SELECT … WHERE topic AND consumer_group AND minute > ? (charts).
             models.UniqueConstraint(fields=["topic", "consumer_group", "minute"], name="sqlqueue_activity_minute"),
@@ -153,6 +141,3 @@ class Activity(models.Model):
             # Supports: SELECT … WHERE minute >= ? (rates of all groups), WHERE minute < ? LIMIT (deleting old rows).
             models.Index(fields=["minute"], name="sqlqueue_activity_recent"),
         ]
-
-    def __str__(self) -> str:
-        return f"{self.consumer_group} of {self.topic} at {self.minute}"

@@ -42,11 +42,6 @@ class PublishGate(models.Model):
 
     class Meta:
         db_table = "sqlqueue_publish_gate"
-        verbose_name = _("publish gate")
-        verbose_name_plural = _("publish gate")
-
-    def __str__(self) -> str:
-        return str(self.slot)
 
 
 def fill(log: Log) -> None:
@@ -78,11 +73,6 @@ class Duty(models.Model):
 
     class Meta:
         db_table = "sqlqueue_duty"
-        verbose_name = _("duty")
-        verbose_name_plural = _("duties")
-
-    def __str__(self) -> str:
-        return self.name
 
 
 class RelayPosition(models.Model):
@@ -96,15 +86,10 @@ class RelayPosition(models.Model):
 
     class Meta:
         db_table = "sqlqueue_relay_position"
-        verbose_name = _("relay position")
-        verbose_name_plural = _("relay positions")
         constraints = [
             # Supports: SELECT …, UPDATE … WHERE source and partition (what has arrived).
             models.UniqueConstraint(fields=["source", "partition"], name="sqlqueue_relay_position_of"),
         ]
-
-    def __str__(self) -> str:
-        return f"from {self.source}"
 
 
 def begin_duty(log: Log, name: str, rest: float) -> bool:

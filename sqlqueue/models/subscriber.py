@@ -161,8 +161,6 @@ class LimitShare(models.Model):
 
     class Meta:
         db_table = "sqlqueue_limit_share"
-        verbose_name = _("share of a limit")
-        verbose_name_plural = _("shares of limits")
         constraints = [
             # Supports: SELECT/DELETE … WHERE topic AND consumer_group (taking a share; a group's removal).
             models.UniqueConstraint(
@@ -173,6 +171,3 @@ class LimitShare(models.Model):
             # Supports: DELETE … WHERE subscriber = ? (a process's end).
             models.Index(fields=["subscriber"], name="sqlqueue_limit_share_own"),
         ]
-
-    def __str__(self) -> str:
-        return f"{self.subscriber} of {self.consumer_group} of {self.topic}"

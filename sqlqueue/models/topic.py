@@ -96,15 +96,10 @@ class Layout(models.Model):
 
     class Meta:
         db_table = "sqlqueue_layout"
-        verbose_name = _("layout")
-        verbose_name_plural = _("layouts")
         constraints = [
             # Supports: SELECT … WHERE topic ORDER BY generation (what holds, what held).
             models.UniqueConstraint(fields=["topic", "generation"], name="sqlqueue_layout_generation"),
         ]
-
-    def __str__(self) -> str:
-        return f"{self.topic}, generation {self.generation}"
 
 
 class EpochSlot(models.Model):
@@ -117,14 +112,9 @@ class EpochSlot(models.Model):
 
     class Meta:
         db_table = "sqlqueue_epoch_slot"
-        verbose_name = _("slot of an epoch")
-        verbose_name_plural = _("slots of epochs")
         constraints = [
             models.UniqueConstraint(fields=["topic", "slot"], name="sqlqueue_epoch_slot_topic"),
         ]
-
-    def __str__(self) -> str:
-        return f"{self.topic}, slot {self.slot}"
 
 
 class AckedMark(models.Model):
@@ -140,14 +130,9 @@ class AckedMark(models.Model):
 
     class Meta:
         db_table = "sqlqueue_acked_mark"
-        verbose_name = _("acked mark")
-        verbose_name_plural = _("acked marks")
         constraints = [
             # Supports: SELECT … WHERE topic AND partition AND priority ORDER BY offset_acked (collect).
             models.UniqueConstraint(
                 fields=["topic", "partition", "priority", "offset_acked"], name="sqlqueue_acked_mark_stream"
             ),
         ]
-
-    def __str__(self) -> str:
-        return f"{self.topic}[{self.partition}] acked to {self.offset_acked}"
