@@ -24,8 +24,7 @@ from sqlqueue.log.calls import carried_out
 from sqlqueue.log.groups import EARLIEST
 from sqlqueue.log.publish import publish
 from sqlqueue.log.schedule import move_due
-from sqlqueue.log.status import with_work
-from sqlqueue.log.times import move, next_due
+from sqlqueue.log.status import move, next_due, with_work
 from sqlqueue.models import Message, PeriodicSchedule, ScheduledMessage
 from sqlqueue.payloads.versions import callers, content_type_of
 from sqlqueue.twins import refuse_in_async

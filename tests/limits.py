@@ -190,7 +190,7 @@ OVER: dict[str, str] = {
     "log.schedule:MOVED_AT_ONCE": "tests/test_over_limits.py::test_scheduled_messages_move_past_one_iteration",
     "stats.search:SCANNED_AT_ONCE": "tests/stats/test_search.py::test_a_key_in_steps",
     "stats.search:STEPS": "tests/stats/test_search.py::test_a_key_in_steps",
-    "log.times:BRANCHES": "tests/stats/test_survey.py::test_a_time_has_an_offset_in_the_log",
+    "log.status:BRANCHES": "tests/stats/test_survey.py::test_a_time_has_an_offset_in_the_log",
     "consumers.handlers.delivery:MOST_PROGRESS": "tests/consumers/test_progress.py::test_what_cannot_be_stored_is_refused_in_the_handler",
     "models.outcome:NOTE_LENGTH": "tests/consumers/test_progress.py::test_what_cannot_be_stored_is_refused_in_the_handler",
     "contrib.batches.retry:MOST_RETRIED": "tests/contrib/batches/test_admin.py::test_no_more_is_retried_than_asked_for",

@@ -22,7 +22,7 @@ from sqlqueue.core.keys import KEY_LENGTH
 from sqlqueue.exceptions import LONGEST_DELAY, ConfigurationError
 from sqlqueue.log import groups, layouts
 from sqlqueue.log.groups import override_flow
-from sqlqueue.log.times import offset_before
+from sqlqueue.log.status import offset_before
 from sqlqueue.operations.move import move, preview
 from sqlqueue.operations.reschedule_requests import (
     ERROR_LENGTH,

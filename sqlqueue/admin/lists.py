@@ -27,7 +27,7 @@ from sqlqueue.admin.pages import NUMBER, ReadOnlyAdmin, Replica, list_log, repli
 from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
 from sqlqueue.core.outcomes import storable
 from sqlqueue.database.log import Log
-from sqlqueue.log.times import within_calendar
+from sqlqueue.log.status import within_calendar
 from sqlqueue.stats.texts import moment
 
 MOST_SEARCHED = max(KEY_LENGTH, ID_LENGTH)  # characters: no column that is searched is longer

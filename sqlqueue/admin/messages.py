@@ -21,7 +21,7 @@ from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH
 from sqlqueue.core.outcomes import ACKED, DEAD, REPLAYED
 from sqlqueue.database import index_header
 from sqlqueue.database.log import Log
-from sqlqueue.log.times import MARGIN, offset_before, within_calendar
+from sqlqueue.log.status import MARGIN, offset_before, within_calendar
 from sqlqueue.log.topics import stored
 from sqlqueue.models import DeadLetter, Message, Receipt, Topic
 from sqlqueue.operations.replay import copy_id

@@ -21,7 +21,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.bounds import CENTURY
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.core.settings import ACKED, HISTORIES
-from sqlqueue.log.times import offset_before
+from sqlqueue.log.status import offset_before
 from sqlqueue.log.topic_options import CHANGEABLE, differences, override
 from sqlqueue.models import Topic
 from sqlqueue.operations.topics import delete_purged, pause, preview, purge, resume

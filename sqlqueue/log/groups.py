@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import F, Q
 
+from sqlqueue.core.effects import registered as registered_effects
 from sqlqueue.core.epochs import numbers_of
 from sqlqueue.core.flow import OPTIONS, Flow, checked_flow, in_effect, stored
 from sqlqueue.core.keys import GROUP_LENGTH, checked_name, did_you_mean
@@ -18,7 +19,7 @@ from sqlqueue.database.horizon import Horizon, on_one_server
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError
-from sqlqueue.log import layouts, retention, withdrawing
+from sqlqueue.log import layouts, retention
 from sqlqueue.log.layouts import give_leases, leased
 from sqlqueue.log.topics import topic_info
 from sqlqueue.models import BlockedRange, ConsumerGroup, DeliveryState, LimitShare, Offset, PartitionLease, Topic
@@ -168,7 +169,8 @@ def _remove(log: Log, group: str, topic: str) -> bool:
     DeliveryState.objects.using(log.alias).filter(topic=topic, consumer_group=group).delete()
     BlockedRange.objects.using(log.alias).filter(topic=topic, consumer_group=group).delete()
     LimitShare.objects.using(log.alias).filter(topic=topic, consumer_group=group).delete()
-    withdrawing.remove_group(log, topic, group)
+    for effect in registered_effects():
+        effect.group_removed(log, topic, group)
     deleted, _ = ConsumerGroup.objects.using(log.alias).filter(topic=topic, consumer_group=group).delete()
     return bool(deleted)
 

@@ -176,7 +176,9 @@ def _publish(log: Log, digests: Mapping[str, str], only: str = "") -> Ticks:
             complete = False
             break
         definition = from_text(row.name, row.definition)
-        due = _of_row(row, definition, left)
+        # What fell due since the schedule was refused counts as missed.
+        attended_until = row.ticked_to if row.refusal else row.attended_until
+        due = due_ticks(definition, row.ticked_to, attended_until, row.now, left)
         if _advance(log, row, definition, due, digests.get(row.name) == row.digest):
             left -= len(due.ticks)
             complete = complete and due.complete
@@ -184,12 +186,6 @@ def _publish(log: Log, digests: Mapping[str, str], only: str = "") -> Ticks:
             noted.append((row, definition, due))
     published = sum(publish_many(topic, new, relay=True).created for topic, new in messages.items() if new)
     return Ticks(published, not complete, noted)
-
-
-def _of_row(row: ScheduleRow, definition: ScheduleDefinition, most: int) -> DueTicks:
-    """Return the due ticks; what fell due since the schedule was refused counts as missed."""
-    attended_until = row.ticked_to if row.refusal else row.attended_until
-    return due_ticks(definition, row.ticked_to, attended_until, row.now, most)
 
 
 def _message(definition: ScheduleDefinition, tick: datetime) -> NewMessage:

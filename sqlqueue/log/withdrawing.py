@@ -68,12 +68,6 @@ def give_back(log: Log, topic: str, group: str, offsets: Collection[int]) -> Non
         effect.returned(log, topic, group, _headers(log, effect.header, offsets))
 
 
-def remove_group(log: Log, topic: str, group: str) -> None:
-    """A group is removed, in the caller's transaction."""
-    for effect in registered():
-        effect.group_removed(log, topic, group)
-
-
 def before_move(
     log: Log, group: str, topic: str, partition: int | None, target: int, *, keeps_states: bool = False
 ) -> None:

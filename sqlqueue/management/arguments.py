@@ -27,7 +27,7 @@ from sqlqueue.database.log import Log, all_logs, home_log, logs_of
 from sqlqueue.exceptions import LONGEST_DELAY, SHORTEST_LIFE, ConfigurationError
 from sqlqueue.log import layouts
 from sqlqueue.log.groups import EARLIEST, LATEST
-from sqlqueue.log.times import offset_before, within_calendar
+from sqlqueue.log.status import offset_before, within_calendar
 from sqlqueue.models import ConsumerGroup, Topic
 
 HIGHEST_OFFSET = 2**63 - 1  # what the columns hold

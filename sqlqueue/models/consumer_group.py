@@ -94,10 +94,6 @@ class DeliveryStateQuerySet(models.QuerySet["DeliveryState"]):
         """Return those that are not acked."""
         return self.filter(acked=False)
 
-    def due(self) -> DeliveryStateQuerySet:
-        """Return those that wait and whose time has come."""
-        return self.unsettled().filter(in_flight=NOT_IN_FLIGHT, invisible_until__lte=DatabaseNow())
-
 
 class DeliveryState(models.Model):
     """A message that failed, is delayed, was in flight at a crash, or was acked out of order. A message without a row

@@ -14,6 +14,7 @@ from django.utils.html import escape
 
 from sqlqueue import publish
 from sqlqueue.admin import group_operations, topics
+from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.log import collect
 from sqlqueue.models import ConsumerGroup, DeliveryState, Message, Request
 from sqlqueue.models.request import CANCELLED
@@ -153,7 +154,12 @@ class TestRescheduling:
         page = admin_client.get(reverse("admin:sqlqueue_request_change", args=[made.pk])).content.decode()
         assert "1 of 1: done" in page
         assert 'value="1"></progress>' in page
-        assert DeliveryState.objects.due().filter(message_offset=stage.failing).exists()
+        assert (
+            DeliveryState.objects.unsettled()
+            .filter(invisible_until__lte=DatabaseNow())
+            .filter(message_offset=stage.failing)
+            .exists()
+        )
         assert "1 of 1" in admin_client.get(reverse("admin:sqlqueue_request_changelist")).content.decode()
 
     def test_of_one_key(self, admin_client: Client, stage: Stage) -> None:

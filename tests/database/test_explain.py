@@ -29,7 +29,7 @@ from sqlqueue.log.layouts import leased, retire
 from sqlqueue.log.messages import LAST, SIZES, WHOLE
 from sqlqueue.log.publish import NewMessage
 from sqlqueue.log.schedule import move_due
-from sqlqueue.log.times import offset_before
+from sqlqueue.log.status import offset_before
 from sqlqueue.models import (
     AckedMark,
     BlockedRange,

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from sqlqueue import Delivery, Retry, publish_many
+from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.log import collect
 from sqlqueue.log.publish import NewMessage
 from sqlqueue.models import DeliveryState, Message, Request, Topic
@@ -82,7 +83,7 @@ class TestReschedule:
         assert run("queuereschedule", "orders", "mail").code == 3
         done = run("queuereschedule", "orders", "mail", "--wait", "--no-input", "--attempts", "0")
         assert "Done: 3 were rescheduled." in done.out
-        assert DeliveryState.objects.due().count() == 3
+        assert DeliveryState.objects.unsettled().filter(invisible_until__lte=DatabaseNow()).count() == 3
         listed = json.loads(run("queuerequests", "list", "--json").out)
         assert [(one["state"], one["done"]) for one in listed] == [(DONE, 3)]
         assert "mail" in run("queuerequests", "list").out

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from sqlqueue import Delivery, NewMessage, Reject, Retry, publish, publish_many
 from sqlqueue.log.groups import register
-from sqlqueue.log.times import offset_before
+from sqlqueue.log.status import offset_before
 from sqlqueue.models import Activity, Message, Offset, SubscriberHeartbeat
 from sqlqueue.operations.topics import pause
 from sqlqueue.stats.groups import GroupSurvey

@@ -18,7 +18,7 @@ from sqlqueue.database import clock
 from sqlqueue.database.log import all_logs, home_log
 from sqlqueue.log import layouts
 from sqlqueue.log.layout_changes import under_way
-from sqlqueue.log.times import offset_before
+from sqlqueue.log.status import offset_before
 from sqlqueue.log.topic_options import CHANGEABLE, FIXED, checked_overrides, differences, override
 from sqlqueue.log.topics import existing, topic_info
 from sqlqueue.management import arguments

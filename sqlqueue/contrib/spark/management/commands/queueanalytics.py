@@ -20,7 +20,7 @@ from sqlqueue.database import retries
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.log import Log, reading_log
 from sqlqueue.exceptions import HorizonUnknown
-from sqlqueue.log.times import key_before
+from sqlqueue.log.status import key_before
 from sqlqueue.management import arguments
 from sqlqueue.models import Receipt
 from sqlqueue.stats.processes import replicated_horizon
