@@ -6,7 +6,8 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from django.db import Error, connections
 
@@ -19,13 +20,14 @@ from sqlqueue.database.session import refuse_changing_session
 from sqlqueue.database.transactions import fresh_reads
 from sqlqueue.signals import announce, operation_retried
 
+P = ParamSpec("P")
 T = TypeVar("T")
 logger = logging.getLogger("sqlqueue")
 
 RERUNS = 10
 
 __all__ = ["FOR_GOOD", "RERUNS", "ErrorKind", "classify", "close_lost_connections", "drop_connection", "patiently"]
-__all__ += ["run", "run_once", "run_statement", "unreachable"]
+__all__ += ["in_transaction", "run", "run_once", "run_statement", "unreachable"]
 
 
 def run(log: Log, operation: Callable[..., T], *args: Any, **options: Any) -> T:
@@ -39,6 +41,16 @@ def run(log: Log, operation: Callable[..., T], *args: Any, **options: Any) -> T:
     """
 
     return _again(log, operation.__name__, lambda: run_once(log, operation, *args, **options))
+
+
+def in_transaction(operation: Callable[Concatenate[Log, P], T]) -> Callable[Concatenate[Log, P], T]:
+    """Let every call of an operation on a log run as `run` does."""
+
+    @wraps(operation)
+    def runs(log: Log, /, *args: P.args, **options: P.kwargs) -> T:
+        return run(log, operation, log, *args, **options)
+
+    return runs
 
 
 def run_once(log: Log, operation: Callable[..., T], *args: Any, **options: Any) -> T:

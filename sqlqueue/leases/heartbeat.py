@@ -24,6 +24,7 @@ from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.lock_timeouts import TableLocked, unless_locked
 from sqlqueue.database.log import Log
+from sqlqueue.database.retries import in_transaction
 from sqlqueue.database.writer import identity
 from sqlqueue.models import ConsumerGroup, SubscriberHeartbeat
 from sqlqueue.models.subscriber import AHEAD, STREAM
@@ -144,16 +145,13 @@ def leave(log: Log, subscriber: str) -> None:
         logger.warning(logfmt("heartbeats_not_removed", subscriber=subscriber, error=error))
 
 
+@in_transaction
 def record_death(log: Log, subscriber: str, exit_status: int, restart_in: float, in_doubt: str) -> None:
     """Keep one row of a subscriber whose process has died, and say there how; its partitions are shared among the
     others at once.
 
     exit_status: -9 for signal 9; restart_in: seconds until a successor is started; in_doubt: what it may have died of.
     """
-    retries.run(log, _record_death, log, subscriber, exit_status, restart_in, in_doubt)
-
-
-def _record_death(log: Log, subscriber: str, exit_status: int, restart_in: float, in_doubt: str) -> None:
     rows = SubscriberHeartbeat.objects.using(log.alias).filter(subscriber=subscriber)
     first = rows.order_by("-serves").values_list("pk", flat=True).first()
     if first is None:  # it died before its first heartbeat
@@ -177,21 +175,10 @@ def remove_dead(log: Log, lease_duration: float) -> None:
     retries.run(log, log.execute, text, tuple(round(seconds * 1_000_000) for seconds in times))
 
 
+@in_transaction
 def withdraw(log: Log, subscriber: str, group_topic: GroupTopic) -> bool:
     """Stop sharing the partitions of a (group, topic), if another living subscriber serves it; return whether it does.
     False while another transaction uses the group's row."""
-    return retries.run(log, _withdraw, log, subscriber, group_topic)
-
-
-def stay_away(log: Log, subscriber: str, group_topics: Set[GroupTopic]) -> None:
-    """Remove a withdrawn subscriber's heartbeats in these (group, topic): one that was under way at the withdrawal may
-    have come after it. Raises TableLocked in place of waiting for a lock of the table."""
-    shown = {(group, topic) for group, topic in unless_locked(log, OF_SUBSCRIBER, (subscriber,), seconds=AT_MOST)}
-    for group, topic in sorted(shown & group_topics):
-        unless_locked(log, LEAVE_GROUP, (topic, group, subscriber), seconds=AT_MOST)
-
-
-def _withdraw(log: Log, subscriber: str, group_topic: GroupTopic) -> bool:
     group, topic = group_topic
     # The lock comes before the first plain read: no snapshot is older than it is.
     rows = ConsumerGroup.objects.using(log.alias).filter(topic=topic, consumer_group=group)
@@ -202,6 +189,14 @@ def _withdraw(log: Log, subscriber: str, group_topic: GroupTopic) -> bool:
         return False
     log.execute(LEAVE_GROUP, (topic, group, subscriber))
     return True
+
+
+def stay_away(log: Log, subscriber: str, group_topics: Set[GroupTopic]) -> None:
+    """Remove a withdrawn subscriber's heartbeats in these (group, topic): one that was under way at the withdrawal may
+    have come after it. Raises TableLocked in place of waiting for a lock of the table."""
+    shown = {(group, topic) for group, topic in unless_locked(log, OF_SUBSCRIBER, (subscriber,), seconds=AT_MOST)}
+    for group, topic in sorted(shown & group_topics):
+        unless_locked(log, LEAVE_GROUP, (topic, group, subscriber), seconds=AT_MOST)
 
 
 def in_doubt(log: Log, subscriber: str) -> str:

@@ -14,6 +14,7 @@ from sqlqueue.core.flow import Flow, in_effect
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.log import Log
+from sqlqueue.database.retries import in_transaction
 from sqlqueue.models import ConsumerGroup, LimitShare
 from sqlqueue.models.subscriber import AHEAD
 
@@ -61,13 +62,10 @@ class Times:
     lasts: float
 
 
+@in_transaction
 def take(log: Log, subscriber: str, group: str, topic: str, need: Need, times: Times) -> Share | None:
     """Give back what a process has not used, and take what it needs now, as far as the limits and the other processes
     leave it. None: the group is not registered any more. Five statements."""
-    return retries.run(log, _take, log, subscriber, group, topic, need, times)
-
-
-def _take(log: Log, subscriber: str, group: str, topic: str, need: Need, times: Times) -> Share | None:
     of_group = {"topic": topic, "consumer_group": group}
     groups = ConsumerGroup.objects.using(log.alias).filter(**of_group)
     row = groups.select_for_update().annotate(now=DatabaseNow()).first()

@@ -17,6 +17,7 @@ from sqlqueue.database import retries
 from sqlqueue.database.dialects.base import marks_of
 from sqlqueue.database.horizon import Horizon, on_one_server
 from sqlqueue.database.log import Log
+from sqlqueue.database.retries import in_transaction
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import layouts, retention
@@ -133,10 +134,13 @@ def _register(log: Log, group: str, topic: str, offset: int, server: ServerIdent
     return created
 
 
+@in_transaction
 def start_epochs(log: Log, group: str, topic: str) -> bool:
     """Give a group the leases that it has not of the topic's epochs, and let it start those partitions that it may;
     return whether any lease has become free."""
-    return retries.run(log, _start_epochs, log, group, topic)
+    locked = lock_topic(log, topic)
+    registered = ConsumerGroup.objects.using(log.alias).filter(topic=topic, consumer_group=group).first()
+    return registered is not None and give_leases(log, registered, locked)
 
 
 def start_all(log: Log, topic: str) -> None:
@@ -147,22 +151,13 @@ def start_all(log: Log, topic: str) -> None:
             start_epochs(log, group, topic)
 
 
-def _start_epochs(log: Log, group: str, topic: str) -> bool:
-    locked = lock_topic(log, topic)
-    registered = ConsumerGroup.objects.using(log.alias).filter(topic=topic, consumer_group=group).first()
-    return registered is not None and give_leases(log, registered, locked)
-
-
+@in_transaction
 def remove(log: Log, group: str, topic: str) -> bool:
     """Remove a group from a topic, with its offsets and delivery states; return whether there was one.
 
     Its leases stay, each with a greater token: tokens never return, so a present owner is never taken for an owner in a
     later group of the same name.
     """
-    return retries.run(log, _remove, log, group, topic)
-
-
-def _remove(log: Log, group: str, topic: str) -> bool:
     lock_topic(log, topic)
     revoke(log, group, topic)
     Offset.objects.using(log.alias).filter(topic=topic, consumer_group=group).delete()

@@ -12,6 +12,7 @@ from sqlqueue.core.keys import did_you_mean, new_id
 from sqlqueue.core.periodic import ALL, LAST, MICROSECOND, ScheduleDefinition, checked_schedule, from_text
 from sqlqueue.database import clock, retries
 from sqlqueue.database.log import Log
+from sqlqueue.database.retries import in_transaction
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log.publish import Published, publish
 from sqlqueue.log.ticks import ScheduleRow, read_rows
@@ -33,16 +34,13 @@ def pause(log: Log, name: str) -> bool:
     return bool(PeriodicSchedule.objects.using(log.alias).filter(name=name, paused=False).update(paused=True))
 
 
+@in_transaction
 def resume(log: Log, name: str) -> bool:
     """Resume a periodic schedule; return whether it was paused. Of what fell due meanwhile, its option `missed` says
     what is published.
 
     Raises ConfigurationError if there is no such schedule.
     """
-    return retries.run(log, _resume, log, name)
-
-
-def _resume(log: Log, name: str) -> bool:
     row = _locked(log, name)
     if not row.paused:
         return False

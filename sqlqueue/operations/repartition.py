@@ -26,6 +26,7 @@ from sqlqueue.database.generations import EPOCH_SLOTS
 from sqlqueue.database.horizon import Horizon, on_one_server
 from sqlqueue.database.insert_sql import SLOTS
 from sqlqueue.database.log import Log
+from sqlqueue.database.retries import in_transaction
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import layouts
@@ -95,13 +96,10 @@ def _begin(log: Log, topic: str, partitions: int, server: ServerIdentity | None)
     server.confirm()
 
 
+@in_transaction
 def abort(log: Log, topic: str) -> None:
     """Let publishers stay with the partitions that they have. Raises ConfigurationError if nothing is under way, and
     once the first keys have gone over: there is no way back then, only onward."""
-    retries.run(log, _abort, log, topic)
-
-
-def _abort(log: Log, topic: str) -> None:
     if not take_duty(log, LAYOUT):
         raise ConfigurationError("another process is at a step of it at this moment: try again")
     change = under_way(log)
