@@ -73,12 +73,12 @@ def collect(
     for name in sorted(layouts.altered(log)):
         start_all(log, name)
         retire(log, name)
-    results = retention.results(log)
+    results = retention.sweep_results(log)
     if results:
         announce(results_collected, collect, count=results, database=log.label)
     more = more or results >= retention.MOST_BATCHES * retention.BATCH
-    retention.others(log)
-    return Collected(messages, retention.receipts(log), more, results)
+    retention.sweep_others(log)
+    return Collected(messages, retention.sweep_receipts(log), more, results)
 
 
 def collect_topic(

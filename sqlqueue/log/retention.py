@@ -170,12 +170,12 @@ MOST_BATCHES = 100  # of receipts, results or progress in one collection
 OLDEST_RECEIPTS = "SELECT id, finished_at <= {earlier} FROM sqlqueue_receipt ORDER BY id LIMIT %s"  # the primary key
 
 
-def results(log: Log) -> int:
+def sweep_results(log: Log) -> int:
     """Delete results that have expired; return how many."""
     return _collect_old(log, "sqlqueue_result", EXPIRED_RESULTS)
 
 
-def others(log: Log) -> None:
+def sweep_others(log: Log) -> None:
     """Delete collected messages that are kept no longer, and progress whose handler was killed."""
     _collect_old(log, "sqlqueue_collected_message", KEPT_LONG_ENOUGH)
     _collect_old(log, "sqlqueue_progress", LEFT_PROGRESS, round(PROGRESS_LASTS * 1_000_000))
@@ -207,7 +207,7 @@ def _delete_old(log: Log, table: str, oldest: str, values: Sequence[int], found:
     return total
 
 
-def receipts(log: Log) -> int:
+def sweep_receipts(log: Log) -> int:
     """Delete receipts whose retention is over; return how many."""
     age = round(settings.RECEIPT_RETENTION * 1_000_000)
     total = 0

@@ -136,6 +136,8 @@ def _streams(log: Log, group: str, topic: str, column: str) -> tuple[dict[Partit
     return streams, epochs
 
 
+# -- where the log stood at a time -------------------------------------------------------------------------------------
+
 BRANCHES = 16  # offsets probed with one statement
 MARGIN = timedelta(seconds=5)  # messages published side by side need not stand in the order of their times
 # Every message lies between them; beyond them times overflow.
@@ -196,6 +198,8 @@ def _first_at(
     found = log.execute(" UNION ALL ".join([branch] * len(probes)), values).fetchall()
     return {int(probe): (int(key), bool(earlier)) for probe, key, earlier in found}
 
+
+# -- due times, for sqlqueue.testing -----------------------------------------------------------------------------------
 
 # The next due time. Index: (refused, due_at); the states' unique key.
 NEXT_MESSAGE = "SELECT {epoch} FROM sqlqueue_scheduled_message WHERE refused = {false} AND due_at > %s"

@@ -57,5 +57,5 @@ def test_a_collection_of_everything_that_finds_nothing(steady: Steady) -> None:
 def test_a_portion_of_results(transactional_db: None) -> None:
     ResultFactory.create_batch(100, expires_at=now())
     with counted() as counter:
-        assert retention.results(LOG) == 100
+        assert retention.sweep_results(LOG) == 100
     counter.check(Cost(3, 1, 100))
