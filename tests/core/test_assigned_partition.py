@@ -99,10 +99,13 @@ class Hosted:
     def finish(self, offset: int, outcome: Outcome = SUCCESS) -> bool:
         return changes.finish(self.stream, self.attempts[offset], outcome, self.now)
 
+    def finish_each(self, *offsets: int) -> None:
+        for offset in offsets:
+            self.finish(offset)
+
     def finish_all(self) -> None:
         """Finish what is with handlers."""
-        for offset in [offset for offset, attempt in self.attempts.items() if attempt.outcome is None]:
-            self.finish(offset)
+        self.finish_each(*(offset for offset, attempt in self.attempts.items() if attempt.outcome is None))
 
     @property
     def marks(self) -> tuple[int, int]:
@@ -117,8 +120,7 @@ def there(plan: SettlePlan | None) -> SettlePlan:
 def test_a_nacked_message_holds_the_watermark_until_it_is_acked() -> None:
     hosted = Hosted([""] * 5)
     hosted.iterate()
-    for offset in (1, 2, 4, 5):
-        hosted.finish(offset)
+    hosted.finish_each(1, 2, 4, 5)
     hosted.finish(3, RETRY)
     hosted.settle()
     assert hosted.marks == (5, 2)
@@ -133,8 +135,7 @@ def test_a_nacked_message_holds_the_watermark_until_it_is_acked() -> None:
 def test_the_watermark_is_the_highest_contiguously_acked_offset() -> None:
     hosted = Hosted([""] * 5)
     hosted.iterate()
-    for offset in (3, 1, 2):
-        hosted.finish(offset)
+    hosted.finish_each(3, 1, 2)
     hosted.settle()
     assert hosted.marks == (3, 3)
     hosted.finish(5)
@@ -149,8 +150,7 @@ def test_an_ack_is_told_when_it_is_written_and_not_while_it_waits_in_memory() ->
     hosted = Hosted([""] * 3)
     hosted.read(horizon=1)
     hosted.settle()
-    for offset in (1, 3):
-        hosted.finish(offset)
+    hosted.finish_each(1, 3)
     plan = hosted.planned()
     assert [attempt.offset for attempt in plan.settled] == [1], "3 is above what is final, and has no row yet"
     assert hosted.settle() is None
@@ -165,8 +165,7 @@ def test_an_ack_is_told_when_it_is_written_and_not_while_it_waits_in_memory() ->
 def test_a_batch_in_which_everything_succeeds_writes_one_row_and_no_other() -> None:
     hosted = Hosted([""] * 50)
     hosted.iterate()
-    for offset in range(1, 51):
-        hosted.finish(offset)
+    hosted.finish_each(*range(1, 51))
     plan = hosted.planned()
     assert (plan.position, plan.watermark, plan.rows, plan.deletes, plan.dead) == (50, 50, (), (), ())
 
@@ -185,8 +184,7 @@ def test_a_failed_message_holds_its_own_key_only() -> None:
     assert sorted(hosted.attempts) == [1, 2, 3, 4]
     hosted.finish(3, UNSTARTED)
     hosted.finish(1, RETRY)
-    hosted.finish(2)
-    hosted.finish(4)
+    hosted.finish_each(2, 4)
     hosted.attempts.clear()
     hosted.settle()
     assert hosted.attempts == {}
@@ -490,8 +488,7 @@ def test_the_position_does_not_pass_what_is_not_final() -> None:
     hosted = Hosted([""] * 4)
     hosted.read(horizon=2)
     hosted.settle()
-    for offset in range(1, 5):
-        hosted.finish(offset)
+    hosted.finish_each(*range(1, 5))
     hosted.settle()
     assert hosted.marks == (2, 2)
     hosted.now = 5.0
@@ -643,8 +640,7 @@ def test_what_is_settled_is_forgotten() -> None:
     hosted = Hosted([f"k{offset}" for offset in range(1, 201)], batch_size=200)
     hosted.read()
     hosted.settle(most=200)
-    for offset in range(1, 201):
-        hosted.finish(offset)
+    hosted.finish_each(*range(1, 201))
     hosted.settle()
     hosted.settle()
     stream = hosted.stream
@@ -779,8 +775,7 @@ def test_a_range_that_a_person_has_acked_a_part_of_does_not_deliver_that() -> No
     hosted.stream.add_missing(asked, {o: (rows.get(o), hosted.log[o - 1]) for o, _ in asked}, 0.0)
     deleted = hosted.settle().deletes
     assert sorted(hosted.attempts) == [1, 3]
-    for offset in (1, 3):
-        hosted.finish(offset)
+    hosted.finish_each(1, 3)
     assert deleted + hosted.settle().deletes == (2, 1, 3)
     assert hosted.marks == (3, 3)
 
@@ -1114,8 +1109,7 @@ def test_an_ack_that_waits_keeps_no_heavy_payload() -> None:
     hosted = Hosted([""] * 3)
     heavy(hosted, range(2, 3), 100_000)
     hosted.iterate()
-    hosted.finish(2)
-    hosted.finish(3)
+    hosted.finish_each(2, 3)
     hosted.settle()
     waiting = hosted.stream.writes.acks
     assert [waiting[offset].attempt.message.payload for offset in (2, 3)] == [None, hosted.log[2].payload]
