@@ -7,7 +7,7 @@ from django.db.models import Max
 
 from sqlqueue import publish
 from sqlqueue.conf import settings
-from sqlqueue.core.epochs import Epoch
+from sqlqueue.core.keys import Epoch
 from sqlqueue.database.log import Log
 from sqlqueue.log import layouts
 from sqlqueue.models import Layout, Message, PartitionLease

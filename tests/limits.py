@@ -414,7 +414,6 @@ NO_LIMITS: dict[str, tuple[str, ...]] = {
         "contrib.batches.models:BATCH_ID",
         "models.message:DIGEST_LENGTH",
     ),
-    "slack before what is left of a heap is swept": ("core.partition.blocked:STALE",),
     "a name for a state, a duty or a mark": (
         "database.server_identity:PROVEN",
         "database.server_identity:REFUTED",

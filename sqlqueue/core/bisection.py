@@ -1,9 +1,12 @@
-"""How a batch that fails is divided, so that what fails has failed alone, and nothing else is charged. Pure."""
+"""How an execution goes on behind a message that fails: how a batch is divided, so that what fails has failed alone,
+and nothing else is charged; and which messages wait for one before them. Pure."""
 
 from __future__ import annotations
 
 import sys
 from typing import Final
+
+from sqlqueue.core.settle_plan import Attempt
 
 EVERYTHING: Final = sys.maxsize
 OUTAGE: Final = 10  # messages that fail alone, one behind another: it is not they that are bad
@@ -58,3 +61,28 @@ class Bisection:
         self._in_a_row = 0 if by_its_own_word else self._in_a_row + 1
         # Perhaps it was the only one. If not, as many as there were for each that has failed so far.
         self._size = EVERYTHING if self._found == 1 else max(1, self._passed // self._found)
+
+
+class ClosedQueues:
+    """The ordering queues of one execution that are closed: a message in them is to be settled, or delivered again,
+    before those behind it. For the thread that runs the execution."""
+
+    def __init__(self, ordering: str):
+        self._ordering = ordering
+        self._closed: dict[str, int] = {}  # by name: the first offset that waits
+
+    def close(self, attempt: Attempt) -> None:
+        """Let what is behind a message wait for it."""
+        if (name := self._name(attempt)) is not None:
+            self._closed[name] = min(attempt.offset, self._closed.get(name, attempt.offset))
+
+    def holds(self, attempt: Attempt) -> bool:
+        """Tell whether a message has to wait for an earlier one."""
+        if not self._closed or (name := self._name(attempt)) is None:
+            return False
+        return attempt.offset > self._closed.get(name, attempt.offset)
+
+    def _name(self, attempt: Attempt) -> str | None:
+        if self._ordering == "key":
+            return attempt.message.key or None
+        return "" if self._ordering == "partition" else None

@@ -121,14 +121,6 @@ class Attempt:
         self.claimed_until = math.inf
         self.serial = next(_serials)
 
-    def to_announce(self) -> Attempt:
-        """Return what is to be announced of the attempt, without its payload: its ack waits until it is stored."""
-        message = self.message._replace(payload=None, body=None)
-        light = Attempt(self.lease, message, self.number, self.deaths)
-        light.started, light.finished, light.deadline = self.started, self.finished, self.deadline
-        light.reply, light.serial = self.reply, self.serial
-        return light
-
     @property
     def offset(self) -> int:
         """The offset of its message."""

@@ -92,6 +92,16 @@ class Work(NamedTuple):
     idle_for: float
 
 
+class Shown(NamedTuple):
+    """What a heartbeat shows beside the subscriber's name; see beat()."""
+
+    address: str = ""
+    activity: str = ""
+    horizon: int = 0
+    failing: str = ""
+    work: Mapping[GroupTopic, Work] = MappingProxyType({})
+
+
 def subscriber_name() -> str:
     """Return a new subscriber name, which is never used again, not even for the same host and process id."""
     return f"{socket.gethostname()[:60]}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
@@ -134,6 +144,25 @@ def beat(
         values += (subscriber, *pair, *shown, serves, microseconds, *times)
     upsert = log.dialect.upsert("topic, consumer_group, subscriber", UPDATES)
     unless_locked(log, f"{BEAT} {', '.join([ROW] * len(pairs))} {upsert}", values, seconds=AT_MOST)
+
+
+def beat_unless_locked(
+    log: Log,
+    subscriber: str,
+    subscriptions: Iterable[GroupTopic],
+    lease_duration: float,
+    shown: Shown,
+    withdrawn: Set[GroupTopic] = frozenset(),
+) -> None:
+    """Write the heartbeat, in all (group, topic) but those that the subscriber has withdrawn from. While another
+    session has locked its table it is left out: leases are renewed without, and as long as they are nothing is taken
+    over."""
+    try:
+        beat(log, subscriber, [one for one in subscriptions if one not in withdrawn], lease_duration, *shown)
+        if withdrawn:
+            stay_away(log, subscriber, withdrawn)
+    except TableLocked as error:
+        logger.warning(logfmt("heartbeat_left_out", subscriber=subscriber, error=error))
 
 
 def leave(log: Log, subscriber: str) -> None:

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 from django.db.models import F, Q
 
 from sqlqueue.core.effects import registered as registered_effects
-from sqlqueue.core.epochs import numbers_of
 from sqlqueue.core.flow import OPTIONS, Flow, checked_flow, in_effect, stored
-from sqlqueue.core.keys import GROUP_LENGTH, checked_name, did_you_mean
+from sqlqueue.core.keys import GROUP_LENGTH, checked_name, did_you_mean, numbers_of
 from sqlqueue.core.partition.ref import GroupTopic
 from sqlqueue.database import retries
 from sqlqueue.database.dialects.base import marks_of

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from django.db.models import OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 
-from sqlqueue.core.epochs import Epoch, feeders, numbers_of, startable
+from sqlqueue.core.keys import Epoch, feeders, numbers_of, startable
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.database import retries

@@ -10,7 +10,7 @@ from typing import Any
 from django.db import models
 from django.db.models import Exists, Max, Min, OuterRef
 
-from sqlqueue.core.epochs import Epoch, numbers_of, startable
+from sqlqueue.core.keys import Epoch, numbers_of, startable
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.database.clock import moment
 from sqlqueue.database.fields import DatabaseNow

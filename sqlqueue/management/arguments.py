@@ -17,8 +17,7 @@ from django.utils.timezone import is_naive, make_aware
 
 from sqlqueue.conf import settings
 from sqlqueue.core.bounds import CENTURY
-from sqlqueue.core.epochs import numbers_of
-from sqlqueue.core.keys import did_you_mean
+from sqlqueue.core.keys import did_you_mean, numbers_of
 from sqlqueue.core.new_message import KEY
 from sqlqueue.core.settings import MOST_PARTITIONS
 from sqlqueue.database import clock

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from django.db import models
 from django.db.models.functions import Length
 
-from sqlqueue.core.epochs import numbers_of
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, numbers_of
 from sqlqueue.core.outcomes import REPLAYED
 from sqlqueue.database.horizon import Horizon, highest_offset
 from sqlqueue.database.log import Log

@@ -20,7 +20,7 @@ from sqlqueue.contrib.batches.effect import MEMBERS
 from sqlqueue.contrib.batches.models import Batch
 from sqlqueue.core.effects import EffectWrite
 from sqlqueue.core.partition.ref import HeldLease, PartitionRef
-from sqlqueue.leases.release import Shown
+from sqlqueue.leases.heartbeat import Shown
 from sqlqueue.log.schedule import move_due
 from sqlqueue.management import doctor
 from sqlqueue.models import (

@@ -46,6 +46,16 @@ def received(count: int, **options: object) -> list[object]:
     return found
 
 
+def test_a_heavy_payload_can_be_read_after_the_ack(consuming: Consuming) -> None:
+    publish("t", "x" * 5_000)
+    publish("t", "next")
+    with subscribe("t", timeout=PATIENCE) as deliveries:
+        first = next(iter(deliveries))
+        first.ack()
+        assert next(iter(deliveries)).payload == "next"
+    assert first.payload == "x" * 5_000
+
+
 def test_it_waits_for_what_comes_later(consuming: Consuming) -> None:
     with subscribe("t", timeout=PATIENCE) as deliveries:
         each = iter(deliveries)

@@ -9,7 +9,7 @@ from sqlqueue import publish
 from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
 from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.database.server_identity import Session
-from sqlqueue.leases.release import Shown
+from sqlqueue.leases.heartbeat import Shown
 from sqlqueue.models import Offset, PartitionLease
 from tests.consuming import Consuming
 from tests.processes import wait_until

@@ -6,7 +6,7 @@ from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
 from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.leases import heartbeat
 from sqlqueue.leases.assignment import LivingSubscribers
-from sqlqueue.leases.release import Shown
+from sqlqueue.leases.heartbeat import Shown
 from sqlqueue.log.groups import register
 from sqlqueue.models import SubscriberHeartbeat
 from tests.consuming import Consuming

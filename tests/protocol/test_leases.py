@@ -33,7 +33,7 @@ from sqlqueue.core.settle_plan import SettlePlan
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.leases import release
-from sqlqueue.leases.release import Shown
+from sqlqueue.leases.heartbeat import Shown
 from sqlqueue.log.groups import register
 from sqlqueue.log.settle import settle
 from sqlqueue.models import ConsumerGroup, Offset, PartitionLease, SubscriberHeartbeat, Topic

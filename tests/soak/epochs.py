@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 
-from sqlqueue.core.epochs import Epoch, feeders
-from sqlqueue.core.keys import database_of
+from sqlqueue.core.keys import Epoch, database_of, feeders
 from tests.soak.places import database_at
 from tests.soak.records import NEVER, Change, Fault, Handling, Record
 from tests.soak.schedule import OF_ONE_PROCESS

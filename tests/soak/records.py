@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sqlqueue.core.epochs import Epoch
+from sqlqueue.core.keys import Epoch
 from tests.soak.history import Line
 from tests.soak.job_records import NEVER, Ask, Enqueued, Jobs, Offer
 from tests.soak.places import ALIASES, offset_at, partition_at

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlqueue.core.epochs import Epoch
-from sqlqueue.core.keys import database_of
+from sqlqueue.core.keys import Epoch, database_of
 from tests.soak.history import Line
 from tests.soak.places import ALIASES, database_at, offset_at, partition_at
 from tests.soak.progress import BOUND

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sqlqueue.core.epochs import Epoch
+from sqlqueue.core.keys import Epoch
 from tests.soak import epochs
 from tests.soak.progress import BOUND
 from tests.soak.records import Change

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 
@@ -18,7 +19,7 @@ from sqlqueue.core.partition.ref import GroupTopic, HeldLease
 from sqlqueue.database import clock, retries
 from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, SessionReplaced
 from sqlqueue.leases import release
-from sqlqueue.leases.release import Renewal, Shown
+from sqlqueue.leases.heartbeat import Shown, beat_unless_locked
 from sqlqueue.signals import announce, database_unreachable, deliveries_settled
 
 logger = logging.getLogger("sqlqueue")
@@ -46,8 +47,8 @@ class LeaseRenewer(BackgroundTask):
     ):
         super().__init__(ownership.log, "lease-renewer", interval)
         self.ownership, self.lost, self.liveness = ownership, lost, liveness
-        group_topics = [subscription.group_topic for subscription in ownership.subscriptions]
-        self.renewal = Renewal(self.log, ownership.subscriber, group_topics, ownership.lease_duration, show)
+        self._group_topics = [subscription.group_topic for subscription in ownership.subscriptions]
+        self.show = show
         self._loop = threading.get_ident()  # the thread that starts it
         self._logged = False
 
@@ -55,10 +56,11 @@ class LeaseRenewer(BackgroundTask):
         """Write the heartbeat, with what the process does."""
         if deliveries_settled.receivers:
             clock.look(self.log)
-        shown: frozenset[GroupTopic] | None = None
-        while shown != self.ownership.withdrawn:  # the control thread writes it, and calls this as well
-            shown = self.ownership.withdrawn
-            self.renewal.beat(shown)
+        own = self.ownership
+        known: frozenset[GroupTopic] | None = None
+        while known != own.withdrawn:  # the control thread writes it, and calls this as well
+            known, shown = own.withdrawn, self.show()
+            beat_unless_locked(self.log, own.subscriber, self._group_topics, own.lease_duration, shown, known)
 
     def run_once(self) -> bool:
         """Write the heartbeat, renew all leases, and find the lost ones by their tokens: the
@@ -76,7 +78,8 @@ class LeaseRenewer(BackgroundTask):
         try:
             self.beat()
             server, owned = own.server, own.leases()
-            began = self.renewal.prolong(server).began
+            began = time.monotonic()
+            release.renew(self.log, own.subscriber, own.lease_duration, server)
             tokens = release.held(self.log, own.subscriber, server)
         except (ServerChanged, SessionReplaced) as error:
             # The loop has been told, and looks at the server; this connection may lead to one of the past for good.

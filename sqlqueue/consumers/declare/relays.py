@@ -39,7 +39,7 @@ def bring(deliveries: Any) -> None:
     letter here."""
     target = Log.of(deliveries[0].topic.removeprefix(PREFIX))
     try:
-        arrive(deliveries[0]._log, target, [delivery._attempt.message for delivery in deliveries])
+        arrive(deliveries[0]._log, target, [delivery._message for delivery in deliveries])
     except Error as error:
         if retries.unreachable(target, error):
             raise Postpone(f"{target} does not answer: {error}", delay=AWAY) from error

@@ -11,8 +11,8 @@ from sqlqueue.consumers.engine.subscription import Subscription
 from sqlqueue.consumers.handlers.event_loop import Blame
 from sqlqueue.consumers.handlers.pools import Pool
 from sqlqueue.core import outcomes
+from sqlqueue.core.bisection import ClosedQueues
 from sqlqueue.core.outcomes import POSTPONED, UNSTARTED, Outcome, VisibilityTimeout
-from sqlqueue.core.partition.ordering import ClosedQueues
 from sqlqueue.core.partition.ref import HeldLease
 from sqlqueue.core.settle_plan import Attempt, Execution
 

@@ -29,8 +29,7 @@ from sqlqueue.database.server_identity import NotNamedServer, ServerChanged, Ses
 from sqlqueue.database.transactions import refusal
 from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.leases import heartbeat, limit_shares
-from sqlqueue.leases.heartbeat import Work
-from sqlqueue.leases.release import Shown
+from sqlqueue.leases.heartbeat import Shown, Work
 from sqlqueue.log import notifier
 from sqlqueue.log.notifier import Listener
 from sqlqueue.log.schedule import move_due

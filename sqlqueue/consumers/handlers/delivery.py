@@ -64,6 +64,7 @@ class Delivery(Generic[Payload]):
 
     def __init__(self, log: Log, attempt: Attempt, payloads: PayloadReader | None = None):
         self._log, self._attempt, self._payloads = log, attempt, payloads
+        self._message = attempt.message  # an ack that waits drops it
 
     if TYPE_CHECKING:
         payload = _PayloadOf()
@@ -76,7 +77,7 @@ class Delivery(Generic[Payload]):
             Raises PayloadMismatch, a Reject, if it does not fit the type: not caught, it makes the message a dead
             letter. Of a version that is newer than this process's it is Postpone, or Reject after UNKNOWN_FOR.
             """
-            message = self._attempt.message
+            message = self._message
             if self._payloads:
                 try:
                     return self._payloads.read(message.payload, message.headers, message.body)
@@ -87,33 +88,33 @@ class Delivery(Generic[Payload]):
     @property
     def content_type(self) -> str | None:
         """The type of a payload of bytes, "application/octet-stream" if it was published without one; None for JSON."""
-        message = self._attempt.message
+        message = self._message
         return None if message.body is None else content_type_of(decode(message.headers))
 
     @cached_property
     def headers(self) -> dict[str, Any]:
         """The headers that the publisher gave, {} if there were none."""
-        return callers(decode(self._attempt.message.headers) or {})
+        return callers(decode(self._message.headers) or {})
 
     @property
     def own_headers(self) -> dict[str, Any]:
         """The headers that the queue and its apps have added, {} if there are none."""
-        return added(decode(self._attempt.message.headers) or {})
+        return added(decode(self._message.headers) or {})
 
     @property
     def key(self) -> str:
         """The ordering key; "" for none."""
-        return self._attempt.message.key
+        return self._message.key
 
     @property
     def id(self) -> str:
         """The message's id."""
-        return self._attempt.message.id
+        return self._message.id
 
     @property
     def offset(self) -> int:
         """The message's position in the log."""
-        return self._attempt.message.offset
+        return self._message.offset
 
     @property
     def attempt(self) -> int:
@@ -163,18 +164,18 @@ class Delivery(Generic[Payload]):
     @cached_property
     def created_at(self) -> datetime:
         """When it entered the log, by the database's clock, in UTC."""
-        return moment(self._attempt.message.created)
+        return moment(self._message.created)
 
     @cached_property
     def published_at(self) -> datetime:
         """When it was published, for now or for later, by the database's clock, in UTC."""
-        published = self._attempt.message.published
+        published = self._message.published
         return self.created_at if published is None else moment(published)
 
     @cached_property
     def due_at(self) -> datetime | None:
         """When it was due, in UTC, if it was scheduled; else None."""
-        due = self._attempt.message.due
+        due = self._message.due
         return None if due is None else moment(due)
 
     def extend(self, seconds: float | timedelta) -> None:

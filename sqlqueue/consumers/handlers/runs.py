@@ -11,10 +11,9 @@ from django.db import Error
 
 from sqlqueue.consumers.handlers.atomic import EngineFailed, Handled, HandlerFailed
 from sqlqueue.consumers.handlers.delivery import Delivery
-from sqlqueue.core.bisection import Bisection
+from sqlqueue.core.bisection import Bisection, ClosedQueues
 from sqlqueue.core.effects import effect_of
 from sqlqueue.core.outcomes import ACKED, EXPIRED, POSTPONED, RETRIED, SUCCESS, SUPERSEDED, UNSTARTED, Outcome
-from sqlqueue.core.partition.ordering import ClosedQueues
 from sqlqueue.core.settle_plan import Attempt, Execution
 from sqlqueue.database import retries
 from sqlqueue.database.retries import ErrorKind

@@ -26,7 +26,6 @@ from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import AcquiredPartition
-from sqlqueue.leases.release import Renewal
 from sqlqueue.log import fence, groups
 from sqlqueue.models import Message, Receipt, Topic
 
@@ -178,8 +177,8 @@ def archivist(
     horizon.wait(timeout)
     name = heartbeat.subscriber_name()
     # A segment may take longer than a lease lasts; that they are lost shows at the commit.
-    renewal = Renewal(log, name, [(group, topic)], settings.LEASE_DURATION)
-    renewing = RenewalLoop(renewal, settings.HEARTBEAT_INTERVAL, _not_renewed)
+    times = settings.HEARTBEAT_INTERVAL, settings.LEASE_DURATION
+    renewing = RenewalLoop(log, name, [(group, topic)], *times, _not_renewed)
     renewing.start()
     try:
         release.shorten_stale(log, settings.LEASE_DURATION)  # there may be no consumer process that does it

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from django.db import Error
@@ -29,7 +28,7 @@ from sqlqueue.database.server_identity import ServerIdentity, select
 from sqlqueue.exceptions import ConfigurationError, LeaseLost
 from sqlqueue.leases.acquire import AcquiredPartition
 from sqlqueue.leases.heartbeat import subscriber_name
-from sqlqueue.leases.release import Renewal, Renewed, Shown, shorten_stale
+from sqlqueue.leases.release import shorten_stale
 from sqlqueue.log import fence
 from sqlqueue.log.groups import LATEST, lock_topic, register_at, revoke
 from sqlqueue.log.topics import topic_info
@@ -71,9 +70,16 @@ class Membership:
         settled = {topic: self._settled_by_all(topic, floor) for topic in self.topics}
         self.settled = min(settled.values())
         self._reachable = min(max(offset, settled[topic]) for topic, offset in self._reached().items())
-        shown, subscriptions = partial(Shown, activity="a Spark stream"), [(group, topic) for topic in topics]
-        renewal = Renewal(log, self.name, subscriptions, settings.LEASE_DURATION, shown)
-        self._renewing = RenewalLoop(renewal, settings.HEARTBEAT_INTERVAL, self._not_renewed, self._renewed)
+        self._renewing = RenewalLoop(
+            log,
+            self.name,
+            [(group, topic) for topic in topics],
+            settings.HEARTBEAT_INTERVAL,
+            settings.LEASE_DURATION,
+            self._not_renewed,
+            self._renewed,
+            activity="a Spark stream",
+        )
         self._renewing.start()
 
     def paused(self) -> bool:
@@ -219,8 +225,8 @@ class Membership:
             ),
         )
 
-    def _renewed(self, renewed: Renewed) -> None:
-        if renewed.leases < self._leases:
+    def _renewed(self, leases: int) -> None:
+        if leases < self._leases:
             logger.warning(logfmt("stream_lost_leases", group=self.group, subscriber=self.name))
 
     def _not_renewed(self, error: Error) -> None:

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from sqlqueue.contrib.spark.options import SourceOptions
 from sqlqueue.contrib.spark.scan import Condition, Portion, between, one_of, where
 from sqlqueue.contrib.spark.tables import DEAD_LETTERS, MESSAGES, RECEIPTS, RECEIPTS_BY_ID, Table
-from sqlqueue.core.epochs import Epoch, numbers_of
-from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
+from sqlqueue.core.keys import DEAD_LETTER_SUFFIX, Epoch, numbers_of
 from sqlqueue.database.horizon import Horizon
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity, select

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from django.db import Error, connections
 
 from sqlqueue.conf import settings
+from sqlqueue.core.partition.ref import GroupTopic
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_identity import ServerIdentity
 from sqlqueue.leases import heartbeat, release
 from sqlqueue.leases.acquire import AcquiredPartition, acquire, not_taken
-from sqlqueue.leases.release import Renewal, Renewed
+from sqlqueue.leases.heartbeat import Shown
 from sqlqueue.log import groups, layouts
 
 PAUSE = 0.2  # seconds between two attempts
@@ -73,27 +74,34 @@ def take_all(
 
 
 class RenewalLoop:
-    """Renews every `interval` seconds, in a thread of its own, so that no other work lets the leases expire.
+    """Renews a subscriber's heartbeat, in its (group, topic), and its leases, in a thread of its own, so that no other
+    work lets them expire.
 
-    report: called with an error of the database, in that thread: the loop goes on, and an owner whose leases have
-    expired finds out at its next fenced statement; renewed: called after each renewal.
+    interval, lease_duration: seconds; report: called with an error of the database, in that thread: the loop goes on,
+    and an owner whose leases have expired finds out at its next fenced statement; renewed: called after each renewal
+    with the number of leases that are left; activity: what the heartbeat shows.
     """
 
     def __init__(
         self,
-        renewal: Renewal,
+        log: Log,
+        subscriber: str,
+        subscriptions: Sequence[GroupTopic],
         interval: float,
+        lease_duration: float,
         report: Callable[[Error], None],
-        renewed: Callable[[Renewed], None] = lambda renewed: None,
+        renewed: Callable[[int], None] = lambda leases: None,
+        activity: str = "",
     ):
-        self.renewal, self.interval = renewal, interval
-        self._report, self._renewed = report, renewed
+        self.log, self.subscriber, self.subscriptions = log, subscriber, subscriptions
+        self.interval, self.lease_duration = interval, lease_duration
+        self._report, self._renewed, self._shown = report, renewed, Shown(activity=activity)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sqlqueue-renewal", daemon=True)
 
     def start(self) -> None:
         """Beat, and renew from the next interval on."""
-        self.renewal.beat()
+        self._beat()
         self._thread.start()
 
     def stop(self) -> None:
@@ -105,15 +113,20 @@ class RenewalLoop:
         """Stop, and release the leases, so that the next owner does not wait."""
         self.stop()
         retries.close_lost_connections()
-        release.free(self.renewal.log, self.renewal.subscriber)
-        heartbeat.leave(self.renewal.log, self.renewal.subscriber)
+        release.free(self.log, self.subscriber)
+        heartbeat.leave(self.log, self.subscriber)
 
     def _run(self) -> None:
         try:
             while not self._stopped.wait(self.interval):
                 try:
-                    self._renewed(self.renewal.renew())
+                    retries.close_lost_connections()
+                    self._beat()
+                    self._renewed(release.renew(self.log, self.subscriber, self.lease_duration))
                 except Error as error:
                     self._report(error)
         finally:
             connections.close_all()
+
+    def _beat(self) -> None:
+        heartbeat.beat_unless_locked(self.log, self.subscriber, self.subscriptions, self.lease_duration, self._shown)

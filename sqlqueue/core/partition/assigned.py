@@ -18,11 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from sqlqueue.core.outcomes import DEAD, Outcome
-from sqlqueue.core.partition import arrivals, batches, changes, settling, window
+from sqlqueue.core.partition import arrivals, changes, settling, window
 from sqlqueue.core.partition.arrivals import Sieve
 from sqlqueue.core.partition.blocked import KeyRanges, StoredRange
 from sqlqueue.core.partition.key_limit import KeyLimit, KeyRate
-from sqlqueue.core.partition.ordering import HELD, Entry
+from sqlqueue.core.partition.ordering import HELD, Entry, choose_batch, enough, follow_position
 from sqlqueue.core.partition.queues import Missing, OrderingQueues
 from sqlqueue.core.partition.ref import ConsumerOptions, HeldLease, PartitionRef
 from sqlqueue.core.partition.waiting import MOST_DEATHS, Delays, InDoubt
@@ -266,9 +266,9 @@ class AssignedPartition:
         if not self.delays.due:
             return []
         limit, loaded, size = self.budget.most_ready, self.queues.loaded.values(), self.loadable
-        if not size and batches.enough(loaded, 1):
+        if not size and enough(loaded, 1):
             return []  # one at a time: else it would wait as long as fresh ones keep coming
-        if len(loaded) >= limit and batches.enough(loaded, limit):
+        if len(loaded) >= limit and enough(loaded, limit):
             return []  # dispatch what has been loaded first
         # Not those whose rows are yet to be written: they cannot be read back before.
         unwritten = self.writes.rows
@@ -331,18 +331,18 @@ class AssignedPartition:
         loaded = sorted(self.queues.loaded.values())
         # Those that have failed before, each in a call of its own, so that none is charged for another; then those that
         # have only waited, for another or because they were postponed; then fresh ones.
-        if again := batches.choose((entry for entry in loaded if entry.count), most):
+        if again := choose_batch((entry for entry in loaded if entry.count), most):
             return [Execution(self.lease, self._dispatch(again), True, apart=True)]
-        chosen = batches.choose((entry for entry in loaded if not entry.count), most)
+        chosen = choose_batch((entry for entry in loaded if not entry.count), most)
         if not chosen:
             # An atomic batch that ends at F can move the position itself instead of writing a row for each message.
             bounded = self.options.atomic and offsets and offsets[0] <= final
             read = islice(offsets, bisect_right(offsets, final)) if bounded else offsets
-            chosen = batches.choose((self.entries[offset] for offset in read if not self.entries[offset].row), most)
+            chosen = choose_batch((self.entries[offset] for offset in read if not self.entries[offset].row), most)
         if not chosen:
             self._stalled = self._batch_state()
             return []
-        follows = self.options.atomic and batches.follow_position(chosen, offsets, final)
+        follows = self.options.atomic and follow_position(chosen, offsets, final)
         return [Execution(self.lease, self._dispatch(chosen), True, self.window.position, follows)]
 
     def choose_alone(self, offset: int, now: float) -> list[Execution]:

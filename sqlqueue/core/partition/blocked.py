@@ -8,13 +8,10 @@ transaction, and over what a scan has found to be empty; it never falls.
 
 from __future__ import annotations
 
-import heapq
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable
-from typing import Final, NamedTuple
-
-STALE: Final = 100  # stale entries that a heap may have beyond its live ones before it is built anew
+from typing import NamedTuple
 
 
 class StoredRange(NamedTuple):
@@ -74,8 +71,7 @@ class KeyRanges:
 
     def __init__(self, stored: Iterable[StoredRange] = ()):
         self.by_key = {one.key: KeyRange(one) for one in stored}
-        self._lows = [(one.low, key) for key, one in self.by_key.items()]
-        heapq.heapify(self._lows)
+        self._lows = sorted((one.low, key) for key, one in self.by_key.items())
         self.touched: dict[str, KeyRange] = {}
 
     def extend(self, key: str, offset: int) -> KeyRange:
@@ -83,7 +79,7 @@ class KeyRanges:
         found = self.by_key.get(key)
         if found is None:
             found = self.by_key[key] = KeyRange(StoredRange(key, offset - 1, offset, 0))
-            heapq.heappush(self._lows, (found.low, key))
+            insort(self._lows, (found.low, key))
         found.high = offset
         found.messages += 1
         self.touched[key] = found
@@ -97,21 +93,15 @@ class KeyRanges:
         insort(found.kept, offset)
         return True
 
-    def was_raised(self, one: KeyRange) -> None:
-        """Record a range's new low; forget one that is used up."""
+    def was_raised(self, one: KeyRange, before: int) -> None:
+        """Record a range's new low, which was another one before; forget one that is used up."""
+        del self._lows[bisect_left(self._lows, (before, one.key))]
         if one.low >= one.high:
             del self.by_key[one.key]
         else:
-            heapq.heappush(self._lows, (one.low, one.key))
-        if len(self._lows) > 2 * len(self.by_key) + STALE:
-            self._lows = [(each.low, each.key) for each in self.by_key.values()]
-            heapq.heapify(self._lows)
+            insort(self._lows, (one.low, one.key))
 
+    @property
     def lowest(self) -> int:
-        """Return the lowest low, if there are ranges: the watermark is not above it."""
-        while True:
-            low, key = self._lows[0]
-            found = self.by_key.get(key)
-            if found is not None and found.low == low:
-                return low
-            heapq.heappop(self._lows)
+        """The lowest low, if there are ranges: the watermark is not above it."""
+        return self._lows[0][0]

@@ -279,10 +279,11 @@ def settle(p: AssignedPartition, entry: Entry, settled: SettledAttempt | list[Ef
     if entry.mark:
         p.in_doubt.remove(entry)
     offset, passed = entry.offset, entry.offset <= p.window.position
-    if offset in p.writes.unsettled:
+    if p.writes.unsettled:
         p.writes.settle_row(entry)
     if isinstance(settled, SettledAttempt) and settled.outcome.kind == ACKED and entry.size > HEAVY:
-        settled = settled._replace(attempt=settled.attempt.to_announce())
+        attempt = settled.attempt
+        attempt.message = attempt.message._replace(payload=None, body=None)
     if not entry.row and not passed:
         if isinstance(settled, SettledAttempt) and settled.outcome.kept is not None:
             p.writes.awaited.append(offset)

@@ -1,14 +1,16 @@
-"""Messages in memory, and the ordering queues that keep them in order. An ordering queue holds the messages of one key,
-or of a whole partition; a message without one is free."""
+"""Messages in memory, the ordering queues that keep them in order, and what of them goes into a batch, of which a
+partition has one at a time. An ordering queue holds the messages of one key, or of a whole partition; a message without
+one is free."""
 
 from __future__ import annotations
 
+import heapq
 import math
 from bisect import insort
 from collections import deque
-from collections.abc import Iterator
-from itertools import islice
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count, islice
+from typing import Any, Final
 
 from sqlqueue.core.partition.blocked import KeyRange
 from sqlqueue.core.settle_plan import Attempt, FetchedMessage
@@ -145,26 +147,70 @@ class OrderingQueue:
         return offsets
 
 
-class ClosedQueues:
-    """The ordering queues of one execution that are closed: a message in them is to be settled, or delivered again,
-    before those behind it. For the thread that runs the execution."""
+def choose_batch(entries: Iterable[Entry], most: int) -> list[Entry]:
+    """Return what goes into a batch: the first ready ones of these messages, at most `most`, of queues whose earlier
+    ones are chosen, too."""
+    chosen: list[Entry] = []
+    taken: dict[OrderingQueue, int] = {}
+    for entry in entries:
+        if len(chosen) >= most:
+            break
+        if entry.state == READY and _follows(entry, taken):
+            chosen.append(entry)
+    return chosen
 
-    def __init__(self, ordering: str):
-        self._ordering = ordering
-        self._closed: dict[str, int] = {}  # by name: the first offset that waits
 
-    def close(self, attempt: Attempt) -> None:
-        """Let what is behind a message wait for it."""
-        if (name := self._name(attempt)) is not None:
-            self._closed[name] = min(attempt.offset, self._closed.get(name, attempt.offset))
+def follow_position(chosen: Sequence[Entry], offsets: Sequence[int], final: int) -> bool:
+    """Tell whether the position may move past these when they are acked: they follow it without a gap, up to F."""
+    follows = len(offsets) >= len(chosen) and all(e.offset == o and not e.row for e, o in zip(chosen, offsets))
+    return follows and chosen[-1].offset <= final
 
-    def holds(self, attempt: Attempt) -> bool:
-        """Tell whether a message has to wait for an earlier one."""
-        if not self._closed or (name := self._name(attempt)) is None:
-            return False
-        return attempt.offset > self._closed.get(name, attempt.offset)
 
-    def _name(self, attempt: Attempt) -> str | None:
-        if self._ordering == "key":
-            return attempt.message.key or None
-        return "" if self._ordering == "partition" else None
+def enough(loaded: Iterable[Entry], limit: int) -> bool:
+    """Tell whether at least `limit` loaded messages can be dispatched. Those behind a message that failed again do not
+    count: they cannot be dispatched before that one, which is among the due rows."""
+    return (
+        sum(entry.queue is None or not entry.queue.entries or entry.queue.entries[0].state != HELD for entry in loaded)
+        >= limit
+    )
+
+
+def _follows(entry: Entry, taken: dict[OrderingQueue, int]) -> bool:
+    """Tell whether all earlier messages of an entry's queue are chosen; then count it among them."""
+    queue = entry.queue
+    if queue is None:
+        return True
+    before = taken.get(queue, 0)
+    if queue.busy or before >= len(queue.entries) or queue.entries[before] is not entry or not queue.reaches(entry):
+        return False
+    taken[queue] = before + 1
+    return True
+
+
+class UrgentFirst:
+    """A queue that gives the most urgent message first, and of equally urgent ones that which was added first."""
+
+    def __init__(self, urgency: Callable[[Any], int]):
+        self._urgency, self._added = urgency, count()
+        self._heap: list[tuple[int, int, Entry | OrderingQueue]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[Entry | OrderingQueue]:
+        return (candidate for _, _, candidate in self._heap)
+
+    def append(self, candidate: Entry | OrderingQueue) -> None:
+        """Add a message that may be dispatched."""
+        first = candidate if isinstance(candidate, Entry) else next(iter(candidate.ready_at_head(1)), None)
+        message = None if first is None else first.message
+        urgency = 0 if message is None else self._urgency(message.headers)
+        heapq.heappush(self._heap, (-urgency, next(self._added), candidate))
+
+    def popleft(self) -> Entry | OrderingQueue:
+        """Take the first out."""
+        return heapq.heappop(self._heap)[2]
+
+    def first(self, most: int) -> list[int]:
+        """Return the urgencies of the first ones, at most `most`, highest first."""
+        return [-negative for negative, _, _ in heapq.nsmallest(most, self._heap)]

@@ -8,10 +8,9 @@ from itertools import islice
 from typing import NamedTuple
 
 from sqlqueue.core.partition import window
-from sqlqueue.core.partition.batches import UrgentFirst
 from sqlqueue.core.partition.blocked import KeyRanges, StoredRange
 from sqlqueue.core.partition.key_limit import KeyLimit, LimitedQueue
-from sqlqueue.core.partition.ordering import BEHIND, HELD, IN_FLIGHT, READY, SETTLED, Entry, OrderingQueue
+from sqlqueue.core.partition.ordering import BEHIND, HELD, IN_FLIGHT, READY, SETTLED, Entry, OrderingQueue, UrgentFirst
 from sqlqueue.core.partition.ref import ConsumerOptions
 from sqlqueue.core.partition.waiting import Delays
 from sqlqueue.core.settle_plan import FetchedMessage
@@ -344,7 +343,7 @@ class OrderingQueues:
             released += one.raise_low(min(one.loaded, without_row - 1))
             stored.append(one.stored())
             if one.low > before or one.low >= one.high:
-                self._ranges.was_raised(one)
+                self._ranges.was_raised(one, before)
             if one.low >= one.high:
                 queue.range = None
                 self.advance(queue, now)

@@ -17,7 +17,6 @@ It brings, in a steady stream of 500 single messages a second for three groups, 
 
 from __future__ import annotations
 
-import heapq
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Mapping
@@ -25,7 +24,7 @@ from typing import Final
 
 from sqlqueue.core.effects import EffectWrite, of_headers, with_header
 from sqlqueue.core.outcomes import ACKED, DEAD, Outcome
-from sqlqueue.core.partition.blocked import STALE, KeyRanges
+from sqlqueue.core.partition.blocked import KeyRanges
 from sqlqueue.core.partition.key_limit import LimitedQueue
 from sqlqueue.core.partition.ordering import Entry
 from sqlqueue.core.settle_plan import (
@@ -48,9 +47,9 @@ REFRAINS: Final = 1.0  # seconds without claims ahead after an attempt that was 
 
 class Writes:
     """What the next plan writes. claimed, watermark: C (unless it is claimed ahead) and W as it writes them;
-    unsettled: the offsets of the unsettled rows, which hold the watermark; acked:
-    ascending those of the acked rows, which are deleted once the position has passed them; heads: how many ordering
-    queues, and messages without one, have an unsettled row."""
+    unsettled: ascending the offsets of the unsettled rows, which hold the watermark; acked: ascending those of the
+    acked rows, which are deleted once the position has passed them; heads: how many ordering queues, and messages
+    without one, have an unsettled row."""
 
     def __init__(self, claimed: int, watermark: int, ranges: KeyRanges):
         self.claimed, self.watermark = claimed, watermark
@@ -59,8 +58,7 @@ class Writes:
         # Above the position, in memory only; announced once stored. None: there is nothing to announce.
         self.acks: dict[int, SettledAttempt | list[EffectWrite] | None] = {}
         self.awaited: list[int] = []  # offsets of acks that were put there since the last plan, and have a caller
-        self.unsettled: set[int] = set()
-        self._lowest: list[int] = []  # heap of the same offsets, cleaned lazily
+        self.unsettled: list[int] = []
         self.acked: list[int] = []
         self.heads = 0
         self._ranges = ranges
@@ -87,11 +85,6 @@ class Writes:
         if self.rows or self.dead or self.effects or self._ranges.touched:
             return False
         return all(outcome.kind == ACKED and not _is_awaited(attempt, outcome) for attempt, outcome in self.settled)
-
-    def claim(self, offset: int) -> None:
-        """Raise C to a message that is dispatched, or to the position."""
-        if offset > self.claimed:
-            self.claimed = offset
 
     def passed(self, entries: Iterable[Entry]) -> None:
         """Record that the position has passed acked messages: that stores their acks, unless a range may cover them."""
@@ -138,8 +131,7 @@ class Writes:
     def add_row(self, entry: Entry) -> None:
         """Add the row of a message: it has one, or the next plan writes it."""
         entry.row = True
-        self.unsettled.add(entry.offset)
-        heapq.heappush(self._lowest, entry.offset)
+        insort(self.unsettled, entry.offset)
         queue = entry.queue
         if queue is None:
             self.heads += 1
@@ -148,8 +140,11 @@ class Writes:
             queue.rows += 1
 
     def settle_row(self, entry: Entry) -> None:
-        """Record that a message with an unsettled row is settled: that no longer holds the watermark."""
-        self.unsettled.remove(entry.offset)
+        """Record that a message is settled: if it has an unsettled row, that no longer holds the watermark."""
+        at = bisect_left(self.unsettled, entry.offset)
+        if self.unsettled[at : at + 1] != [entry.offset]:
+            return
+        del self.unsettled[at]
         queue = entry.queue
         if queue is None:
             self.heads -= 1
@@ -177,14 +172,10 @@ class Writes:
 
     def raise_watermark(self, position: int) -> None:
         """Let W follow the position: nothing at or below it is unsettled."""
-        if len(self._lowest) > 2 * len(self.unsettled) + STALE:
-            self._lowest = sorted(self.unsettled)
-        while self._lowest and self._lowest[0] not in self.unsettled:
-            heapq.heappop(self._lowest)
-        if self._lowest:
-            position = min(position, self._lowest[0] - 1)
+        if self.unsettled:
+            position = min(position, self.unsettled[0] - 1)
         if self._ranges.by_key:
-            position = min(position, self._ranges.lowest())
+            position = min(position, self._ranges.lowest)
         self.watermark = position
 
     def add_effects(self) -> None:
