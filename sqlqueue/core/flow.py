@@ -101,10 +101,6 @@ class ActiveHours:
             reached = max(reached, end)
         return found if reached is not None and reached > now else None
 
-    def next_begin(self, now: datetime) -> datetime:
-        """Return when the next hours begin after an aware time, in UTC."""
-        return min(begin for begin, _end in self._around(now, 15) if begin > now)  # a week's only day may not open
-
     def _around(self, now: datetime, days: int) -> Iterator[tuple[datetime, datetime]]:
         """Yield the hours that begin so many days before and after the day of an aware time, as pairs in UTC, but for
         those that the clocks leave out."""

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from sqlqueue.core import effects
 from sqlqueue.core.effects import EffectWrite
-from sqlqueue.core.new_message import reply_kept
 from sqlqueue.core.outcomes import COMMITTED, EXPIRED, SUCCESS, Outcome, needs
 from sqlqueue.core.partition.blocked import StoredRange
 from sqlqueue.core.partition.ref import HeldLease
@@ -48,11 +47,6 @@ class FetchedMessage(NamedTuple):
     def size(self) -> int:
         """The characters of its payload and headers, or the bytes."""
         return len(self.payload or "") + len(self.headers or "") + len(self.body or "")
-
-    @property
-    def reply_kept(self) -> float | None:
-        """For how many seconds the reply to it is stored for its publisher; None if that waits for none."""
-        return reply_kept(self.headers)
 
 
 def sizes_of(messages: Iterable[Sequence[Any]]) -> list[int]:
@@ -135,16 +129,6 @@ class Attempt:
             return EXPIRED
         app = effects.missing_app(message.headers) if message.headers is not None else ""
         return needs(app) if app else None
-
-    @property
-    def alone(self) -> bool:
-        """Nothing else is in flight in its process meanwhile."""
-        return self.deaths > 0
-
-    @property
-    def mark(self) -> int:
-        """What its message's row holds while it is in flight."""
-        return TOGETHER + self.deaths
 
 
 class Execution:

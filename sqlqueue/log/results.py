@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from django.db import Error
 
 from sqlqueue.conf import settings
+from sqlqueue.core.new_message import reply_kept
 from sqlqueue.core.outcomes import ACKED, DEAD, SUCCESS, Outcome, charged
 from sqlqueue.core.partition.ref import PartitionRef
 from sqlqueue.core.settle_plan import Attempt, SettlePlan
@@ -39,14 +40,16 @@ KEPT = attrgetter("outcome.kept")
 
 def asking(attempts: Sequence[Attempt]) -> list[Attempt]:
     """Return those whose publishers wait for a reply."""
-    return [each for each in attempts if each.message.headers is not None and each.message.reply_kept is not None]
+    return [
+        each for each in attempts if each.message.headers is not None and reply_kept(each.message.headers) is not None
+    ]
 
 
 def outcome_of(log: Log, attempt: Attempt, returned: Any, keeps: bool) -> Outcome:
     """Return the outcome of a handler that has returned, with its result if the consumer keeps results, or if the
     publisher waits for a reply. Raises InvalidResult if it cannot be stored."""
     message = attempt.message
-    kept = None if message.headers is None else message.reply_kept
+    kept = None if message.headers is None else reply_kept(message.headers)
     if not keeps and kept is None:
         return SUCCESS
     with _refusing():
@@ -122,7 +125,7 @@ def write_own(
 def _kept(attempt: Attempt, outcome: Outcome, keep_results: float | None) -> float | None:
     """Return for how many seconds what came of an attempt is stored; None for not at all."""
     if outcome.kind == DEAD:
-        asked_for = attempt.message.reply_kept
+        asked_for = reply_kept(attempt.message.headers)
     elif outcome.kind == ACKED and not outcome.committed and outcome.effect is None:
         asked_for = outcome.kept
     else:

@@ -410,7 +410,7 @@ def test_a_message_in_doubt_is_dispatched_alone_and_dead_lettered_only_if_it_was
     assert stream.in_doubt.first() == 1
     arrivals.load(stream, 1, rows[0], hosted.log[0], 0.0)
     (execution,) = stream.choose_alone(1, 0.0)
-    assert (execution.attempts[0].number, execution.attempts[0].alone) == (4, True)
+    assert (execution.attempts[0].number, execution.attempts[0].deaths > 0) == (4, True)
     plan = there(settling.plan(stream, 0.0, 1.0, [execution]))
     assert plan.rows[0].in_flight == ALONE
     changes.finish(stream, execution.attempts[0], SUCCESS, 0.0)
@@ -435,7 +435,7 @@ def test_without_a_bound_of_attempts_the_deaths_in_a_row_count() -> None:
         assert row.in_flight == deaths
         hosted = taken_over(row)
         (execution,) = hosted.stream.choose_alone(1, 0.0)
-        assert execution.attempts[0].alone
+        assert execution.attempts[0].deaths
         plan = there(settling.plan(hosted.stream, 0.0, 1.0, [execution]))
         row = row._replace(in_flight=plan.rows[0].in_flight, retry_count=plan.rows[0].retry_count)
     hosted = taken_over(row)

@@ -413,7 +413,7 @@ class Owner:
         assert self.stream is not None
         executions = self.choice.choose(self.stream, most, self.tables.now)
         if self.tables.most_of_a_key is not None:
-            for started in {h.message.key for each in executions for h in each.attempts if not h.alone}:
+            for started in {h.message.key for each in executions for h in each.attempts if not h.deaths}:
                 entries = self.stream.entries.values()
                 held = [e.offset for e in entries if e.state == IN_FLIGHT and e.key == started]
                 assert not started or len(held) <= self.tables.most_of_a_key, f"{held} of {started} are in flight"
@@ -770,7 +770,7 @@ class LogMachine(RuleBasedStateMachine):
             f"{offset} begins at attempt {attempt.number}, and the tables know of {counted}"
         )
         beside = [h for h in owner.running if h.outcome is None and h.lease.token == group.token]
-        if attempt.alone or any(h.alone for h in beside):
+        if attempt.deaths or any(h.deaths for h in beside):
             assert not beside, f"{offset} begins beside {[h.offset for h in beside]}, and one of them was in doubt"
         together = {attempt} if not self.options.batch else {h for h, r in owner.running.items()} | {attempt}
         for other in tables.visible():
@@ -1086,7 +1086,7 @@ class LogMachine(RuleBasedStateMachine):
                 if attempt in owner.running:
                     attempts = [h for h in execution.attempts if h in owner.running] if execution.batch else [attempt]
                     poisoned = poison and any(self.tables.keys[h.offset - 1] == poison for h in attempts)
-                    if poisoned and self.tables.most_of_a_key is not None and not attempt.alone:
+                    if poisoned and self.tables.most_of_a_key is not None and not attempt.deaths:
                         continue  # it runs on: its key is held by its limit
                     self.report(owner, execution, attempts, "wait long" if poisoned else "ok")
         self.tables.now += 1.0

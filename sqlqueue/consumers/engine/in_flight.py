@@ -62,7 +62,7 @@ class InFlight:
 
     def remove(self, attempts: Sequence[Attempt]) -> None:
         """Remove attempts that have an outcome, or of which none is expected any more."""
-        if self.alone and any(attempt.alone and attempt in self._attempts for attempt in attempts):
+        if self.alone and any(attempt.deaths and attempt in self._attempts for attempt in attempts):
             self.alone = False
         self._attempts.difference_update(attempts)
 

@@ -19,6 +19,7 @@ from sqlqueue.core.partition.ordering import BEHIND, HELD, IN_FLIGHT, READY, SET
 from sqlqueue.core.settle_plan import (
     HEAVY,
     NOT_IN_FLIGHT,
+    TOGETHER,
     Attempt,
     DeadLetter,
     RowWrite,
@@ -56,7 +57,9 @@ def dispatch(p: AssignedPartition, entry: Entry, deaths: int = 0) -> Attempt:
                 writes.claimed = offset
             return attempt
         _leave_range(p, entry)
-    writes.rows[offset] = RowWrite(offset, False, attempt.mark, attempt.number, p.options.visibility_timeout)
+    writes.rows[offset] = RowWrite(
+        offset, False, TOGETHER + attempt.deaths, attempt.number, p.options.visibility_timeout
+    )
     return attempt
 
 
@@ -203,7 +206,7 @@ def claim_with_row(p: AssignedPartition, entry: Entry) -> None:
     assert entry.attempt is not None
     entry.count = entry.attempt.number
     p.writes.add_row(entry)
-    mark, timeout = entry.attempt.mark, p.options.visibility_timeout
+    mark, timeout = TOGETHER + entry.attempt.deaths, p.options.visibility_timeout
     p.writes.rows[entry.offset] = RowWrite(entry.offset, False, mark, entry.count, timeout)
     block(p, entry)
 

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from sqlqueue.core.effects import EffectWrite, of_headers, with_header
+from sqlqueue.core.new_message import reply_kept
 from sqlqueue.core.outcomes import ACKED, DEAD, Outcome
 from sqlqueue.core.partition.blocked import KeyRanges
 from sqlqueue.core.partition.key_limit import LimitedQueue
@@ -194,7 +195,7 @@ class Writes:
 def _is_awaited(attempt: Attempt, outcome: Outcome) -> bool:
     """Tell whether the publisher of an acked message waits for the reply to it."""
     if outcome.committed:  # the reply is stored already
-        return attempt.message.reply_kept is not None
+        return reply_kept(attempt.message.headers) is not None
     return outcome.kept is not None
 
 
