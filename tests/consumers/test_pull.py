@@ -47,8 +47,8 @@ def received(count: int, **options: object) -> list[object]:
 
 
 def test_a_heavy_payload_can_be_read_after_the_ack(consuming: Consuming) -> None:
-    publish("t", "x" * 5_000)
-    publish("t", "next")
+    publish("t", "x" * 5_000, key="a")
+    publish("t", "next", key="a")
     with subscribe("t", timeout=PATIENCE) as deliveries:
         first = next(iter(deliveries))
         first.ack()

@@ -251,8 +251,7 @@ def test_what_waits_is_found_by_an_index() -> None:
 
 class _Given:
     def __init__(self, message: FetchedMessage) -> None:
-        self.topic, self._log = TOPIC, Log.of(A)
-        self._attempt = type("Attempt", (), {"message": message})()
+        self.topic, self._log, self._message = TOPIC, Log.of(A), message
 
 
 def _die(*values: Any) -> None:
