@@ -89,7 +89,7 @@ class TopicOptions:
     None keeps it for ever. history: which receipts are written (none, failures, all). priority_weights: of each
     priority, the most urgent first: its share of the deliveries while more urgent messages wait, too; None: a twentieth
     for all but the first together. payload_type: a class or its dotted path, None for any JSON; payload_version: what
-    messages are published with, None for the type's own. unique_for: for how many seconds a pending message keeps
+    messages are published with. unique_for: for how many seconds a pending message keeps
     others of its key out, infinity for as long as it is pending; None: not at all. retention_from: from when retention
     counts: from publishing, or (acked) from when the last group had settled it. keep_collected: for how many seconds
     collected messages are kept in a table of their own; None: not at all. databases: the aliases of those that its
@@ -100,7 +100,7 @@ class TopicOptions:
     retention: float | None = seconds(WEEK, none=True)
     history: str = one_of("failures", HISTORIES)
     payload_type: Any = option(None, _payload_type, none=True)
-    payload_version: int | None = number(None, MOST_VERSIONS, none=True)
+    payload_version: int = number(1, MOST_VERSIONS)
     priority_weights: Sequence[int] | None = option(None, _weights, none=True)
     unique_for: float | None = option(None, _unique_for, none=True)
     retention_from: str = one_of(PUBLISHED, (PUBLISHED, ACKED))

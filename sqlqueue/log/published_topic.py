@@ -46,7 +46,7 @@ class PublishedTopic:
         self.info, self.reading, self.label = info, settings.reading, log.label
         self._log = log
         self._kind = type_of(info.name)
-        self._version = version_of(info.name, self._kind)
+        self._version = version_of(info.name)
         self._unique_for = settings.topic(info.name).unique_for
         self._most_bytes = settings.MAX_PAYLOAD_BYTES
         self._plain = self._kind is None and settings.JSON_ENCODER == PLAIN_ENCODER

@@ -12,15 +12,13 @@ from typing import Any
 
 import msgspec
 
-from sqlqueue.core.settings import MOST_VERSIONS
 from sqlqueue.exceptions import ConfigurationError, PayloadMismatch
 
 REFERENCE = "#/$defs/{name}"
 
 
 class PayloadType:
-    """A type that payloads have. name: for people; of_bytes: payloads are bytes, as they are, and no JSON; version:
-    what the type itself names (`payload_version: ClassVar[int]`), or 1.
+    """A type that payloads have. name: for people; of_bytes: payloads are bytes, as they are, and no JSON.
 
     Raises ConfigurationError for what no payload can be checked against.
     """
@@ -33,7 +31,6 @@ class PayloadType:
                 raise TypeError("its validators would not be run: make it a plain dataclass or a pydantic.BaseModel")
             self._decoder = msgspec.json.Decoder(described, dec_hook=_from_json)
             self.schema()  # which looks at all fields
-            self.version = _version(described)
         except Exception as error:  # of annotations, too, that name what is not there
             reason = str(error).partition("\n")[0] or type(error).__name__
             if "schema for custom types" in reason:
@@ -68,8 +65,11 @@ class PayloadType:
     def _checked(self, make: Callable[[Any], Any], given: Any) -> Any:
         try:
             return make(given)
-        except msgspec.MsgspecError as error:
-            raise PayloadMismatch(f"payload does not fit {self.name}: {_told(str(error))}") from None
+        except msgspec.MsgspecError as error:  # its paths begin with `$`
+            text = (
+                str(error).replace(" - at `$", " - at `payload").replace(" - at `key` in `$", " - at `key` in `payload")
+            )
+            raise PayloadMismatch(f"payload does not fit {self.name}: {text}") from None
         except Exception as error:  # of the type's own code
             text = f"{type(error).__name__}: {error}"
             raise PayloadMismatch(f"payload does not fit {self.name}: its own code raised {text}") from error
@@ -93,15 +93,6 @@ class PayloadType:
         return {**schema, "$defs": definitions} if definitions else dict(schema)
 
 
-def _version(described: Any) -> int:
-    version = getattr(described, "payload_version", 1)
-    if not isinstance(version, (int, float, str)):
-        return 1  # a field of this name
-    if type(version) is not int or not 1 <= version <= MOST_VERSIONS:
-        raise ValueError(f"its payload_version must be a whole number from 1 to {MOST_VERSIONS:,}, not {version!r}")
-    return version
-
-
 def _from_json(kind: type, value: Any) -> Any:
     if not _is_model(kind):
         raise NotImplementedError
@@ -118,11 +109,6 @@ def _from_json(kind: type, value: Any) -> Any:
 def _path(steps: tuple[int | str, ...]) -> str:
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
     return f"{path.removeprefix('.')}: " if path else ""
-
-
-def _told(text: str) -> str:
-    """msgspec's paths begin with `$`."""
-    return text.replace(" - at `$", " - at `payload").replace(" - at `key` in `$", " - at `key` in `payload")
 
 
 def _is_model(kind: Any) -> bool:

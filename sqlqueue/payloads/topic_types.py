@@ -55,14 +55,10 @@ def is_typed(topic: str) -> bool:
     return named is not None and named.payload_type is not None
 
 
-def version_of(topic: str, kind: PayloadType | None = None) -> int:
-    """Return the version that a topic's messages are published with: the topic's option `payload_version`, or what the
-    type names, or 1. kind: of a consumer that has a type of its own."""
+def version_of(topic: str) -> int:
+    """Return the version that a topic's messages are published with."""
     named = settings.reading.topics.get(topic)
-    if named is not None and named.payload_version is not None:
-        return named.payload_version
-    kind = kind or type_of(topic)
-    return 1 if kind is None else kind.version
+    return 1 if named is None else named.payload_version
 
 
 class PayloadReader:
@@ -74,7 +70,7 @@ class PayloadReader:
     def __init__(self, topic: str, given: Any = None, upcast: Any = None):
         self._topic = topic
         self._own: PayloadType | None = None if given is None else payload_type(given)
-        self._upcasts = checked_upcasts(upcast, version_of(topic, self._own)) if upcast is not None else {}
+        self._upcasts = checked_upcasts(upcast, version_of(topic)) if upcast is not None else {}
 
     @property
     def kind(self) -> PayloadType | None:
@@ -95,7 +91,7 @@ class PayloadReader:
         kind = self.kind
         if kind is None and not self._upcasts:
             return decode(payload) if body is None else bytes(body)
-        version, present = _version(headers), version_of(self._topic, self._own)
+        version, present = _version(headers), version_of(self._topic)
         older = bool(self._upcasts) and version < present
         value = payload if body is None else bytes(body)
         if older:

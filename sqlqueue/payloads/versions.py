@@ -91,7 +91,7 @@ def checked_upcasts(given: Any, version: int) -> Upcasts:
     if max(given) >= version:
         raise ConfigurationError(
             f"upcast must end before the present version, which is {version}: raise 'payload_version' of the topic in "
-            f"SQLQUEUE['TOPICS'], or of the payload type, to {max(given) + 1}"
+            f"SQLQUEUE['TOPICS'] to {max(given) + 1}"
         )
     if missing := set(range(min(given), version)) - set(given):
         raise ConfigurationError(f"upcast must have every version up to {version - 1}: {min(missing)} is missing")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from typing import ClassVar, TypedDict
+from typing import TypedDict
 
 import attrs
 import msgspec
@@ -31,7 +31,7 @@ class OrderPlaced:
 
 @dataclass
 class OrderPlaced2(OrderPlaced):
-    payload_version: ClassVar[int] = 2
+    """The same, of another name."""
 
 
 class LineDict(TypedDict):
@@ -105,13 +105,3 @@ class ModelDataclass:
 
 class AliasedModel(pydantic.BaseModel):
     number: int = pydantic.Field(alias="orderNumber")
-
-
-@dataclass
-class VersionNought:
-    payload_version: ClassVar[int] = 0
-
-
-@dataclass
-class VersionText:
-    payload_version: ClassVar[str] = "2"

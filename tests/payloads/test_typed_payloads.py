@@ -288,14 +288,6 @@ class TestVersions:
         consuming.drain()
         assert seen == [OrderPlaced(5, NOON, ORDER.lines, ("was 2",)), ORDER]
 
-    def test_the_type_may_name_its_version(self, consuming: Consuming, settings) -> None:
-        typed(settings, OrderPlaced2)
-        publish("orders", PLAIN)
-        assert published("orders")[0].row.headers == {"sqlqueue-version": 2}
-        typed(settings, OrderPlaced2, payload_version=4)
-        publish("orders", PLAIN)
-        assert published("orders")[1].row.headers == {"sqlqueue-version": 4}
-
     def test_without_a_type_too(self, consuming: Consuming, settings) -> None:
         typed(settings, None, payload_version=2)
         seen: list[Any] = []
@@ -472,8 +464,6 @@ class Forward:
         (shapes.Unknown, "Unknown'> is not supported"),
         (shapes.WithUnknown, "Unknown'> is not supported"),
         (shapes.ModelDataclass, "its validators would not be run"),
-        (shapes.VersionNought, "payload_version must be a whole number from 1 to 10,000, not 0"),
-        (shapes.VersionText, "payload_version must be a whole number from 1 to 10,000, not '2'"),
     ],
 )
 def test_a_type_that_cannot_be_used_is_refused_where_it_enters(

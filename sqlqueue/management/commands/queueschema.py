@@ -59,4 +59,4 @@ def _schema(name: str, types: dict[str, PayloadType | None]) -> dict[str, Any]:
     kind = types[name]
     if kind is None:
         raise CommandError(f"topic {name!r} has no payload type: name one in SQLQUEUE['TOPICS'][{name!r}]")
-    return {"$schema": SCHEMA, **kind.schema(), "title": name, "x-payload-version": version_of(name, kind)}
+    return {"$schema": SCHEMA, **kind.schema(), "title": name, "x-payload-version": version_of(name)}
