@@ -23,7 +23,7 @@ from sqlqueue.consumers.background.lease_renewer import LeaseRenewer
 from sqlqueue.consumers.declare.registry import build
 from sqlqueue.consumers.engine.in_flight import InFlight
 from sqlqueue.consumers.engine.ownership import Ownership
-from sqlqueue.consumers.engine.reserved_threads import Withdrawals
+from sqlqueue.consumers.engine.reserved_threads import withdraw
 from sqlqueue.consumers.engine.subscription import Subscription
 from sqlqueue.consumers.process.liveness import Liveness
 from sqlqueue.core.partition import settling
@@ -95,7 +95,7 @@ class Member:
         self.lost: list[HeldLease] = []
         self.keeper = LeaseRenewer(self.ownership, 1.0, Shown, self.lost.extend, Liveness())
         self.threads: Any = Threads(self.subscription)
-        self.withdrawals = Withdrawals(self.ownership, self.threads, InFlight(), self.keeper.beat)
+        self.withdraw = partial(withdraw, self.ownership, self.threads, InFlight(), self.keeper.beat)
         self.doomed: list[AssignedPartition] = []  # what was lost before its lease renewer's present iteration
         self.claims = 1_000
         self.had: set[tuple[int, int]] = set()  # every (partition, token) that it has believed in
@@ -108,7 +108,7 @@ class Member:
         """Part of an iteration: drop what the lease renewer has found lost, acquire and release."""
         self.drop_lost()
         self.guarded(lambda: self.ownership.balance(0, lambda: 0.0))
-        if self.guarded(self.withdrawals.follow):
+        if self.guarded(self.withdraw):
             self.guarded(lambda: self.ownership.balance(0, lambda: 0.0))
         for subscription, partitions in self.ownership.drained().items():
             self.release(subscription, partitions)
@@ -423,7 +423,7 @@ def test_of_two_that_withdraw_at_the_same_time_one_stays(careless: bool) -> None
             member.threads.taken = True
         for _ in range(2):
             for member in two:
-                machine.advance(member.control, 0, member.withdrawals.follow)
+                machine.advance(member.control, 0, member.withdraw)
             machine.stage.finish(*(member.control for member in two))
         withdrawn = [member.name for member in two if member.ownership.withdrawn]
         rows = SubscriberHeartbeat.objects.filter(topic=machine.topic)

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sqlqueue.conf import settings
 from sqlqueue.consumers.background.duties import RESERVE
@@ -17,7 +17,6 @@ from sqlqueue.consumers.engine.dispatcher import Dispatcher
 from sqlqueue.consumers.engine.in_flight import InFlight
 from sqlqueue.consumers.engine.ownership import SERVER_CHANGED, Ownership, WorkingSet
 from sqlqueue.consumers.engine.reader import Reader
-from sqlqueue.consumers.engine.reserved_threads import Withdrawals
 from sqlqueue.consumers.engine.settler import Settler
 from sqlqueue.consumers.engine.subscription import Registration, Subscription
 from sqlqueue.consumers.handlers.pools import MakePool
@@ -76,7 +75,7 @@ class Loop:
         self.ownership.lost = self.settler.lose
         self.dispatcher = Dispatcher(self.ownership, self.reader, self.settler, threads, pool, self.awake)
         self.working_set = WorkingSet()
-        self.withdrawals: Withdrawals | None = None  # where several groups share the threads
+        self.withdraw: Callable[[], bool] | None = None  # where several groups share the threads
         self.scheduler: BackgroundTask | None = None
         self.requests: BackgroundTask | None = None
         self.lost: deque[list[HeldLease]] = deque()  # the lease renewer appends
@@ -202,7 +201,7 @@ class Loop:
         self.ownership.changed = True  # options may have, too
         try:
             acquired = self.ownership.balance(self.log_end.horizon.value, self.clock)
-            if self.withdrawals is not None and self.withdrawals.follow():
+            if self.withdraw is not None and self.withdraw():
                 acquired = self.ownership.balance(self.log_end.horizon.value, self.clock) or acquired
         except TableLocked as error:
             logger.warning(logfmt("balance_put_off", subscriber=self.name, error=error))

@@ -3,7 +3,7 @@
 A group waits if nothing of it runs here, all threads are taken, and something of it could start. After STARVED_AFTER it
 gets a reserved thread, or a share of the event loop, that runs this group's executions alone. There are at most as many
 of them as threads, and as many again on the event loop; if more groups wait, they take turns. A group that gets none
-within GIVEN_UP_AFTER is starved: Withdrawals leave it to another process.
+within GIVEN_UP_AFTER is starved: the process withdraws from it, and leaves it to another one.
 """
 
 from __future__ import annotations
@@ -151,39 +151,27 @@ class ReservedThreads:
                 self._end(reserved)
 
 
-class Withdrawals:
-    """Withdraws from groups that no thread is left for, while another living process serves them, and comes back once a
-    thread is free, or no other process is alive. For the control thread.
+def withdraw(own: Ownership, threads: ReservedThreads, in_flight: InFlight, beat: Callable[[], None]) -> bool:
+    """Withdraw from groups that no thread is left for, while another living process serves them, and come back once a
+    thread is free, or no other process is alive: as the last balance has seen others. For the control thread. Return
+    whether anything has changed, so that the partitions are to be balanced again.
 
     beat: writes the heartbeat, by which the other processes find out.
     """
-
-    def __init__(self, ownership: Ownership, threads: ReservedThreads, in_flight: InFlight, beat: Callable[[], None]):
-        self._ownership, self._threads, self._in_flight, self._beat = ownership, threads, in_flight, beat
-
-    def follow(self) -> bool:
-        """Withdraw and come back as the threads are taken now, and by what the last balance has seen of others; return
-        whether anything has changed, so that the partitions are to be balanced again."""
-        own, before = self._ownership, self._ownership.withdrawn
-        for subscription in own.subscriptions:
-            group_topic, others = subscription.group_topic, own.balancer.has_others(subscription.group_topic)
-            if group_topic in own.withdrawn:
-                if not (others and subscription in self._threads.full):
-                    own.withdrawn -= {group_topic}
-            elif others and subscription in self._threads.starved:
-                self._withdraw(subscription)
-        if own.withdrawn == before:
-            return False
-        self._beat()
-        return True
-
-    def _withdraw(self, subscription: Subscription) -> None:
-        own, group_topic = self._ownership, subscription.group_topic
-        if not heartbeat.withdraw(own.log, own.subscriber, group_topic):
-            return
-        own.withdrawn |= {group_topic}
-        self._in_flight.release_of(subscription)
-        group, topic = group_topic
-        fields = {"subscriber": own.subscriber, "group": group, "topic": topic}
-        meaning = "other groups' handlers take every thread: its partitions are left to another process"
-        logger.warning(logfmt("no_thread_left", **fields, meaning=meaning))
+    before = own.withdrawn
+    for subscription in own.subscriptions:
+        group_topic, others = subscription.group_topic, own.balancer.has_others(subscription.group_topic)
+        if group_topic in own.withdrawn:
+            if not (others and subscription in threads.full):
+                own.withdrawn -= {group_topic}
+        elif others and subscription in threads.starved and heartbeat.withdraw(own.log, own.subscriber, group_topic):
+            own.withdrawn |= {group_topic}
+            in_flight.release_of(subscription)
+            group, topic = group_topic
+            fields = {"subscriber": own.subscriber, "group": group, "topic": topic}
+            meaning = "other groups' handlers take every thread: its partitions are left to another process"
+            logger.warning(logfmt("no_thread_left", **fields, meaning=meaning))
+    if own.withdrawn == before:
+        return False
+    beat()
+    return True

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from django.db import Error, connections
@@ -18,7 +19,7 @@ from sqlqueue.consumers.background.writer import RENEW_EVERY, NamedServerTask
 from sqlqueue.consumers.declare.periodic import declared
 from sqlqueue.consumers.declare.registry import Consumer
 from sqlqueue.consumers.engine.loop import Loop
-from sqlqueue.consumers.engine.reserved_threads import Withdrawals
+from sqlqueue.consumers.engine.reserved_threads import withdraw
 from sqlqueue.consumers.handlers.connections import CONNECTIONS_LAST
 from sqlqueue.core import forks
 from sqlqueue.core.effects import with_header
@@ -101,7 +102,7 @@ class Subscriber(Loop):
         self._lease_renewer.beat()
         if (threads := self.dispatcher.reserved_threads) is not None:
             threads.starving = self.balance_soon
-            self.withdrawals = Withdrawals(self.ownership, threads, self.in_flight, self._lease_renewer.beat)
+            self.withdraw = partial(withdraw, self.ownership, threads, self.in_flight, self._lease_renewer.beat)
         self._renew_at = self.clock() + settings.HEARTBEAT_INTERVAL
         if self._with_background_tasks:
             scheduler = BackgroundTask(self.log, "scheduler", SELDOM, lambda: move_due(self.log) > 0)
