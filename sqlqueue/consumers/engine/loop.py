@@ -68,7 +68,6 @@ class Loop:
         self.ownership = Ownership(self.log, self.name, self.subscriptions, settings.LEASE_DURATION)
         self.ownership.progress = lambda: self.liveness.mark("iteration")
         self.reader = Reader(self.log, self.ownership.server)
-        self.log_end = self.reader.log_end
         self.registration = Registration(self.log, self.subscriptions)
         self.in_flight = InFlight()
         self.settler = Settler(self.ownership, self.in_flight, self._give_up)
@@ -132,7 +131,6 @@ class Loop:
         self.settler.lose([assigned.lease for assigned in self.ownership.assigned_partitions()], SERVER_CHANGED)
         self.ownership.server = ServerIdentity(self.log)
         self.reader.forget(self.ownership.server)
-        self.log_end = self.reader.log_end
         self.registration.begin = None
         self._scheduled_at = math.inf
         self._poll_at = self._balance_at = self._options_at = self._notice_at = 0.0
@@ -141,12 +139,12 @@ class Loop:
         """Apply outcomes, read, dispatch, settle; return for how many seconds the control thread may sleep."""
         now = self.clock()
         worked = applied = self.dispatcher.apply_reports(now)
-        self.dispatcher.pace.measure(now, self.log_end.highest)
+        self.dispatcher.pace.measure(now, self.reader.log_end.highest)
         while self.lost:
             self.settler.lose(self.lost.popleft())
         if self.registration.latest and now >= self._register_at and not self.stopping:
             self._register_at = now + REGISTER_CHECK
-            if self.registration.register_latest(self.log_end.horizon):
+            if self.registration.register_latest(self.reader.log_end.horizon):
                 self.balance_soon()
         if now >= self._balance_at and not self.stopping:
             self.balance()
@@ -172,7 +170,7 @@ class Loop:
         if not self.stopping:
             self.settler.release(self.ownership.drained(), now)
         self._pause = settings.POLL_INTERVAL if worked else min(self._pause * 2, settings.IDLE_POLL_INTERVAL)
-        self.working_set.rest(self.log_end.watched_to)
+        self.working_set.rest(self.reader.log_end.watched_to)
         return self._sleep(self.working_set.partitions)
 
     def _follows_options(self) -> bool:
@@ -191,7 +189,7 @@ class Loop:
         self.ownership.changed = False
         assigned_partitions = self.ownership.assigned_partitions()
         self.reader.share(assigned_partitions)
-        self.working_set.wake_all(assigned_partitions, self.log_end.watched_to)
+        self.working_set.wake_all(assigned_partitions, self.reader.log_end.watched_to)
 
     def balance(self) -> None:
         """Acquire partitions up to the fair share, and mark those beyond it as leaving. Below its share it looks again
@@ -200,9 +198,9 @@ class Loop:
             self.registration.register_declared()
         self.ownership.changed = True  # options may have, too
         try:
-            acquired = self.ownership.balance(self.log_end.horizon.value, self.clock)
+            acquired = self.ownership.balance(self.reader.log_end.horizon.value, self.clock)
             if self.withdraw is not None and self.withdraw():
-                acquired = self.ownership.balance(self.log_end.horizon.value, self.clock) or acquired
+                acquired = self.ownership.balance(self.reader.log_end.horizon.value, self.clock) or acquired
         except TableLocked as error:
             logger.warning(logfmt("balance_put_off", subscriber=self.name, error=error))
             self._balance_at = self.clock() + settings.BALANCE_INTERVAL
@@ -237,11 +235,13 @@ class Loop:
             notified, self._notified = self._notified, False
             living = self.ownership.balancer.living
             ask = self.requests is not None and now >= self._ask_at
-            found_new = self.log_end.look(self.working_set, now, self.dispatcher.pace.linger, living, ask, notified)
+            found_new = self.reader.log_end.look(
+                self.working_set, now, self.dispatcher.pace.linger, living, ask, notified
+            )
             if self.requests is not None and ask:
                 self._ask_at = now + ASK_EVERY
                 often = requests.INTERVAL * (RESERVE if self.ownership.balancer.in_reserve else 1)
-                self.requests.look_every(often if self.log_end.requested else SELDOM)
+                self.requests.look_every(often if self.reader.log_end.requested else SELDOM)
             self._poll_at, self._looked_at = now + self._pause, now
             if self.scheduler is not None:
                 self._scheduled_at = self._follow_schedule(self.scheduler)
@@ -263,11 +263,11 @@ class Loop:
     def _looks_later(self, now: float) -> bool:
         """Tell whether it need not be known yet what is new: all has to be read up to what was known at the last look,
         a moment ago."""
-        return now < self._looked_at + BEHIND_LOOK and self.working_set.behind(self.log_end.horizon.value)
+        return now < self._looked_at + BEHIND_LOOK and self.working_set.behind(self.reader.log_end.horizon.value)
 
     def _follow_schedule(self, scheduler: BackgroundTask) -> float:
         """Wake the scheduler if a message is due; return when the next scheduled message is due."""
-        due_in = self.log_end.due_in
+        due_in = self.reader.log_end.due_in
         if due_in is None:
             return math.inf
         if due_in <= 0:

@@ -83,7 +83,7 @@ class Subscriber(Loop):
             self._find_named_server()
         self.registration.start()
         give_up_at = self.clock() + HORIZON_TIMEOUT
-        while self.registration.latest and not self.registration.register_latest(self.log_end.horizon):
+        while self.registration.latest and not self.registration.register_latest(self.reader.log_end.horizon):
             if self.stopping or self.clock() > give_up_at:
                 self.registration.warn_waiting()
                 break
@@ -219,7 +219,7 @@ class Subscriber(Loop):
         runs_for = self.in_flight.runs_for(now)
         work = {each.group_topic: Work(runs_for.get(each), now - each.progressed_at) for each in self.subscriptions}
         activity = f"{len(self.in_flight)} in flight of {len(self.ownership.leases())} partitions"
-        return Shown(self._address, activity, self.log_end.horizon.value, self.failing(), work)
+        return Shown(self._address, activity, self.reader.log_end.horizon.value, self.failing(), work)
 
     def failing(self) -> str:
         """Return what fails again and again for an error of the database, with the last one: background tasks, the
@@ -269,7 +269,7 @@ class Subscriber(Loop):
         """Whether nothing is in flight, and nothing that was read could be dispatched now."""
         if self.in_flight or self.in_flight.reports or self.registration.latest:
             return False
-        if self.log_end.unprobed:
+        if self.reader.log_end.unprobed:
             return False  # positions would stay behind, too
         if self._effects is not None and not self._effects.idle:
             return False  # a callback may be about to be published
