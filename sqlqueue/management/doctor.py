@@ -12,6 +12,7 @@ from django.db.models import Min
 from sqlqueue.conf import settings
 from sqlqueue.consumers.declare.registry import Consumer
 from sqlqueue.core.keys import did_you_mean
+from sqlqueue.database.clock import moment, now
 from sqlqueue.database.gate import DUTIES
 from sqlqueue.database.insert_sql import HORIZON, NAMED, SLOTS
 from sqlqueue.database.limits import OWN_CONNECTIONS, limits, missing_indexes
@@ -20,7 +21,7 @@ from sqlqueue.database.tables import pending_migrations, queue_models
 from sqlqueue.models import PeriodicSchedule, PublishGate, ScheduledMessage
 from sqlqueue.stats.attention import findings
 from sqlqueue.stats.findings import ERROR, NOTE, WARNING, command_line
-from sqlqueue.stats.survey import database_time, survey
+from sqlqueue.stats.survey import survey
 
 OK: Final = "ok"
 
@@ -86,7 +87,7 @@ def _forwarded(log: Log) -> ForwardedPublishes | None:
         return None
     waiting = ScheduledMessage.objects.using(log.alias).filter(pk__lt=0, refused=False)
     oldest = waiting.aggregate(oldest=Min("due_at"))["oldest"]
-    age = 0.0 if oldest is None else max(0.0, (database_time(log) - oldest).total_seconds())
+    age = 0.0 if oldest is None else max(0.0, (now(log) - moment(oldest)).total_seconds())
     return ForwardedPublishes(writer, waiting.count(), age)
 
 
@@ -94,7 +95,7 @@ def _clock(log: Log) -> ClockSkew:
     reads: list[ClockSkew] = []
     for _ in range(CLOCK_READS):
         before = time.time()
-        database_now = database_time(log).timestamp()
+        database_now = now(log).timestamp()
         after = time.time()
         reads.append(ClockSkew((before + after) / 2 - database_now, (after - before) / 2))
     return min(reads, key=lambda skew: skew.uncertainty)

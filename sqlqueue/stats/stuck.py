@@ -7,7 +7,7 @@ messages delivered beyond the horizon (`held`).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -50,11 +50,12 @@ class Stuck:
 
 
 def limits_reached(
-    log: Log, failing: Sequence[StoredPartition], backlogs: Mapping[StoredPartition, Backlog], horizon: int | None
+    log: Log, states: Mapping[tuple[str, str], int], backlogs: Mapping[StoredPartition, Backlog], horizon: int | None
 ) -> dict[StoredPartition, str]:
     """Return which partitions have reached a limit, so that nothing new is read there: "full" or "held".
 
-    failing: partitions in which many messages may wait; horizon: the highest that a consumer knows, None without one.
+    states: how many delivery states of each topic and group were counted; horizon: the highest that a consumer knows,
+    None without one.
     """
     held = [
         stored
@@ -64,7 +65,12 @@ def limits_reached(
         and backlog.messages > backlog.claimed >= NEARLY * window.WINDOW_LIMIT
     ]
     most = window.HEADS_LIMIT
-    items = {one: (one.topic, one.group, one.partition, one.priority, most) for one in failing}
+    many = min(most, counting.MOST_ROWS)  # of a group, so that they may fill one of its partitions
+    items = {
+        one: (one.topic, one.group, one.partition, one.priority, most)
+        for one in backlogs
+        if states.get((one.topic, one.group), 0) >= many
+    }
     full = [stored for stored, (count,) in counting.each(log, WAITING, items) if count >= most]
     return {**dict.fromkeys(held, "held"), **dict.fromkeys(full, "full")}
 
@@ -116,9 +122,3 @@ def _still_for(stored: StoredPartition, work: Work) -> float:
     if owner in work.busy:
         return 0.0
     return math.inf if stored.settled is None or owner in work.idle else stored.settled
-
-
-def may_be_full(states: int, counted: int) -> bool:
-    """Tell whether so many delivery states of a group, of which at most `counted` were counted, may fill a
-    partition."""
-    return states >= min(counted, window.HEADS_LIMIT)

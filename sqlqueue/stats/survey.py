@@ -38,7 +38,7 @@ from sqlqueue.stats.partitions import (
 )
 from sqlqueue.stats.processes import Death, Late, horizon_lag, late_ones, probed
 from sqlqueue.stats.processes import processes as read_processes
-from sqlqueue.stats.stuck import Stuck, dispatched, limits_reached, may_be_full, stuck_partitions
+from sqlqueue.stats.stuck import Stuck, dispatched, limits_reached, stuck_partitions
 from sqlqueue.stats.throughput import NO_RATE, rates
 from sqlqueue.stats.topics import TopicSurvey, changes, dead_letters_in, scheduled_in, topics_of, with_messages
 
@@ -111,13 +111,14 @@ class Reads:
         self.scheduled, self.refused = scheduled_in(log, False), scheduled_in(log, True)
         altered = [topic.name for topic in self.topics if topic.altered]  # type: ignore[attr-defined]
         self.epochs = {name: layouts.epochs(log, name) for name in altered}
-        failing = [one for one in self.first if may_be_full(self.rows[one.topic, one.group], counting.MOST_ROWS)]
-        self.limits = limits_reached(log, failing, self.backlogs, self.horizon if alive else None)
+        self.limits = limits_reached(log, self.rows, self.backlogs, self.horizon if alive else None)
         self.limited = limited_groups(log, self.groups)
         self.in_flight = dispatched(log, self.first)  # the partitions whose oldest message is dispatched
         self.counts = {} if only_group else _effects_of(log, names)
         self.changes = changes(log, self.topics)
-        self.taken_at = database_time(log)
+        # As Django gives it, so that columns can be compared with it.
+        times = PublishGate.objects.using(log.alias).annotate(now=DatabaseNow())
+        self.taken_at: datetime = times.values_list("now", flat=True)[0]
         self.rates = rates(log, self.taken_at)
 
     def stuck(self, group_topic: tuple[str, str]) -> list[Stuck]:
@@ -275,8 +276,3 @@ def _effects_of(log: Log, topics: list[str]) -> dict[str, dict[str, Count]]:
         for topic, counts in effect.survey(log, topics).items():
             found.setdefault(topic, {}).update(counts)
     return found
-
-
-def database_time(log: Log) -> datetime:
-    """Return the time by the database's clock."""
-    return PublishGate.objects.using(log.alias).annotate(now=DatabaseNow()).values_list("now", flat=True)[0]
