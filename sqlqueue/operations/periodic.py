@@ -185,10 +185,6 @@ def upcoming(log: Log, days: float, name: str = "", most: int = MOST_UPCOMING) -
             definition = from_text(row.name, row.definition)
         except ConfigurationError:
             continue
-        several.append(_ticks(definition, row.now, row.now + timedelta(days=days), most))
+        ticks = islice(definition.recurrence.between(row.now, row.now + timedelta(days=days)), most)
+        several.append([UpcomingTick(due, definition.name) for due in ticks])
     return list(islice(merge(*several), most))
-
-
-def _ticks(definition: ScheduleDefinition, after: datetime, until: datetime, most: int) -> list[UpcomingTick]:
-    found = islice(definition.recurrence.between(after, until), most)
-    return [UpcomingTick(due, definition.name) for due in found]

@@ -115,14 +115,10 @@ def skip(log: Log, request: Request, reason: Exception) -> bool:
 def _left(request: Request) -> DeadLetterSelection:
     """Return which dead letters a replay has yet to deliver; raise ConfigurationError if its offsets are invalid."""
     fingerprint, offsets = request.options.get("fingerprint", ""), request.options.get("offsets")
-    if offsets is not None and not _are_offsets(offsets):
+    if offsets is not None and not (isinstance(offsets, list) and all(isinstance(one, int) for one in offsets)):
         raise ConfigurationError("its offsets are not a list of integers")
     chosen = (request.topic, request.consumer_group, fingerprint, offsets)
     return DeadLetterSelection(*chosen, request.through, request.at_offset)
-
-
-def _are_offsets(given: object) -> bool:
-    return isinstance(given, list) and all(isinstance(one, int) for one in given)
 
 
 def _failure_of_trial(log: Log, request: Request) -> str | None:

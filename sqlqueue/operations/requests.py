@@ -83,8 +83,9 @@ def _step(log: Log, number: int, one_by_one: bool) -> bool:
     if request is None:
         return False
     rate = checked_rate(request.rate)
-    if _too_early(request, rate):
-        return False
+    since = (request.now - request.updated_at).total_seconds()  # type: ignore[attr-defined]
+    if rate is not None and request.done and since < max(INTERVAL, 1 / rate):
+        return False  # another process has just done a step, or the rate is low
     before, done = _progress(request), request.done
     of_a_step = MOST_RATE if rate is None else max(1, int(rate * INTERVAL))
     STEPS[request.kind](log, request, 1 if one_by_one else of_a_step)
@@ -114,12 +115,6 @@ def _locked(log: Log, number: int) -> Request | None:
         return None
     rows = Request.objects.using(log.alias).filter(pk=number, state__in=ACTIVE).annotate(now=DatabaseNow())
     return rows.select_for_update().first()
-
-
-def _too_early(request: Request, rate: float | None) -> bool:
-    """Tell whether the next step is not due yet: another process has just done one, or the rate is low."""
-    since = (request.now - request.updated_at).total_seconds()  # type: ignore[attr-defined]
-    return rate is not None and bool(request.done) and since < max(INTERVAL, 1 / rate)
 
 
 def _progress(request: Request) -> list[object]:

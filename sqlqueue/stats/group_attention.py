@@ -117,8 +117,18 @@ def _served(group: GroupSurvey, retention: float | None) -> Iterator[Finding]:
             group.topic,
             group.group,
         )
-    else:
-        yield from _fails(group)
+    elif (group.rate.failed_share or 0.0) >= MUCH_FAILS:
+        yield Finding(
+            FAILS,
+            _("%(share)d %% of the attempts of %(group)s of %(topic)s have failed in the last minutes.")
+            % {"group": group.group, "topic": group.topic, "share": 100 * (group.rate.failed_share or 0.0)},
+            _(
+                "Look at the errors in the log, and mend the handler, or what it needs. Then let what has failed be "
+                "tried at once: by its last attempt it becomes a dead letter."
+            ),
+            group.topic,
+            group.group,
+        )
     for why in ("full", "held", "failing", "standing"):
         yield from _stuck(group, why)
     if group.unowned and group.subscribers:
@@ -193,19 +203,3 @@ def _why_stuck(why: str) -> tuple[str, str]:
         "See what its owner is doing: handlers of other groups may take all its threads, a handler may hang, or its "
         "database may not answer."
     )
-
-
-def _fails(group: GroupSurvey) -> Iterator[Finding]:
-    """Yield the finding of a group whose attempts fail, before they are dead letters."""
-    if (group.rate.failed_share or 0.0) >= MUCH_FAILS:
-        yield Finding(
-            FAILS,
-            _("%(share)d %% of the attempts of %(group)s of %(topic)s have failed in the last minutes.")
-            % {"group": group.group, "topic": group.topic, "share": 100 * (group.rate.failed_share or 0.0)},
-            _(
-                "Look at the errors in the log, and mend the handler, or what it needs. Then let what has failed be "
-                "tried at once: by its last attempt it becomes a dead letter."
-            ),
-            group.topic,
-            group.group,
-        )

@@ -141,17 +141,13 @@ def get_status(topic: str, *, id: str, key: str = "") -> MessageStatus | None:
 
 def _anywhere(topic: str, id: str, key: str, followed: int) -> MessageStatus | None:
     """followed: how many replays have led to this message."""
-    found = _found(topic, id, key, followed)
-    if found is None and settings.several:
-        # Looked for once more in the logs: it may have arrived in between.
-        found = _relayed(topic, id, key) or _found(topic, id, key, followed)
-    return found
-
-
-def _found(topic: str, id: str, key: str, followed: int) -> MessageStatus | None:
     of_it: dict[str, Any] = {"topic": topic, "id": id, "key": key, "followed": followed}
     # What is kept of an earlier message of this id may be on a former database, and must not be taken for this one.
-    return first_found(partial(_present, **of_it), topic, key, id, afterwards=partial(_collected, **of_it))
+    find = partial(first_found, partial(_present, **of_it), topic, key, id, afterwards=partial(_collected, **of_it))
+    found: MessageStatus | None = find()
+    if found is None and settings.several:
+        found = _relayed(topic, id, key) or find()  # once more: it may have arrived in between
+    return found
 
 
 def _present(log: Log, topic: str, id: str, key: str, followed: int) -> MessageStatus | None:

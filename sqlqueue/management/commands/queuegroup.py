@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from functools import partial
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -30,14 +31,19 @@ class Command(QueueCommand):
         back = self.operation(
             operations,
             "rewind",
-            self._rewind,
+            partial(self._move, forward=False, figure="again", act="deliver", done="read again from there"),
             "let groups read again what the log still holds",
             json=True,
             caution=True,
         )
         back.add_argument("--from", dest="target", required=True, metavar="WHERE", help=f"{HELP}, or earliest")
         forward = self.operation(
-            operations, "skip", self._skip, "let groups skip messages that they have not read", json=True, caution=True
+            operations,
+            "skip",
+            partial(self._move, forward=True, figure="skipped", act="skip", done="read on from there"),
+            "let groups skip messages that they have not read",
+            json=True,
+            caution=True,
         )
         forward.add_argument("--to", dest="target", required=True, metavar="WHERE", help=f"{HELP}, or latest")
         for moving in (back, forward):
@@ -69,12 +75,6 @@ class Command(QueueCommand):
         removing.add_argument("topic")
         removing.add_argument("group")
         removing.add_argument("--force", action="store_true", help="even while consumer processes serve it")
-
-    def _rewind(self, options: dict[str, Any]) -> None:
-        self._move(options, False, "again", "deliver", "read again from there")
-
-    def _skip(self, options: dict[str, Any]) -> None:
-        self._move(options, True, "skipped", "skip", "read on from there")
 
     def _move(self, options: dict[str, Any], forward: bool, figure: str, act: str, done: str) -> None:
         """Preview, ask, and move the groups, one transaction each. figure: of a preview, what is wanted; the other one

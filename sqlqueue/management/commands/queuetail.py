@@ -157,13 +157,10 @@ def _fetched(message: Message) -> FetchedMessage:
 def _as_text(message: Message) -> str:
     position = f"{message.offset} {message.created_at:%Y-%m-%dT%H:%M:%S.%fZ} [{message.partition}]"
     group = f" for={message.target_group}" if message.target_group else ""
-    return f"{position} key={message.partition_key or '—'} id={message.message_id}{group} {_payload(message)}"
-
-
-def _payload(message: Message) -> str:
-    if message.body is None:
-        return _json(message.payload)
-    return f"<{len(message.body)} bytes, {content_type_of(message.headers)}>"
+    payload = _json(message.payload)
+    if message.body is not None:
+        payload = f"<{len(message.body)} bytes, {content_type_of(message.headers)}>"
+    return f"{position} key={message.partition_key or '—'} id={message.message_id}{group} {payload}"
 
 
 def _json(value: object) -> str:
