@@ -1,2 +1,2 @@
-"""Metrics, health, logs, the doctor, and the HTTP server that serves them. Imported by consumers and what lies above
+"""Metrics, health, logs, and the HTTP server that serves them. Imported by consumers and what lies above
 them."""
