@@ -214,7 +214,7 @@ OVER: dict[str, str] = {
     "management.commands.queuerequests:LISTED": "tests/management/test_queuedlq.py::test_the_newest_requests_are_listed",
     "stats.message_status:MOST_FOLLOWED": "tests/stats/test_message_status.py::test_more_replays_than_are_followed_are_not_over",
     "stats.message_status:MOST_RECEIPTS": "tests/stats/test_message_status.py::test_of_many_receipts_the_last_ones_count",
-    "database.sizes:DELETED_AT_ONCE": "tests/consumers/test_over_limits.py::test_everything_is_handled_once_and_in_order",
+    "database.sizes:DELETED_AT_ONCE": "tests/test_over_limits.py::test_rows_are_deleted_past_one_statement_and_none_of_another_group",
     "log.settle:CHUNK": "tests/consumers/test_over_limits.py::test_everything_is_handled_once_and_in_order",
     "stats.search:TAIL_AT_ONCE": "tests/management/test_queuetail.py::test_it_reads_on_where_a_read_is_full",
     "management.arguments:HIGHEST_OFFSET": "tests/test_options.py::test_a_number_on_the_command_line",

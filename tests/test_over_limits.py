@@ -1,12 +1,15 @@
 """More than goes at once goes all the same: each test has more to do than one statement, transaction or pass takes."""
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from sqlqueue import NewMessage, publish, publish_many, testing
+from sqlqueue.database import sizes
 from sqlqueue.database.horizon import Horizon
+from sqlqueue.database.sizes import delete_all
 from sqlqueue.leases import acquire
 from sqlqueue.log import collect, groups, retention, schedule
 from sqlqueue.management.commands import queuedlq, queuepublish
@@ -14,7 +17,7 @@ from sqlqueue.models import DeliveryState, Message, PartitionLease, Request, Sch
 from sqlqueue.models.request import DONE
 from sqlqueue.operations import replay, replay_requests, requests, reschedule
 from tests.consuming import QUICK, Consuming
-from tests.factories import DeadLetterFactory, ScheduledMessageFactory
+from tests.factories import DeadLetterFactory, DeliveryStateFactory, ScheduledMessageFactory
 from tests.logs import LOG
 from tests.management.running import run
 
@@ -135,3 +138,12 @@ def test_a_consumer_settles_past_one_batch(consuming: Consuming) -> None:
     publish_many("t", range(50))
     testing.drain()
     assert sorted(map(str, seen)) == sorted(map(str, ["first", *range(50)]))
+
+
+def test_rows_are_deleted_past_one_statement_and_none_of_another_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "DELETED_AT_ONCE", 2)
+    for group, offset in product("gh", range(1, 6)):
+        DeliveryStateFactory(topic="t", consumer_group=group, message_offset=offset)
+    delete_all(LOG, "sqlqueue_delivery_state", "message_offset", [1, 2, 3, 5], {"consumer_group": "g", "topic": "t"})
+    left = DeliveryState.objects.values_list("consumer_group", "message_offset")
+    assert sorted(left) == [("g", 4), *(("h", offset) for offset in range(1, 6))]
