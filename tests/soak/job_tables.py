@@ -1,6 +1,7 @@
 """Reads what the final tables say of everyday jobs."""
 
 import time
+from collections import Counter
 from typing import Any
 
 from sqlqueue.database.log import Log
@@ -39,22 +40,22 @@ def fill_in_jobs(jobs: Jobs) -> None:
 
 def fill_in_batches(jobs: Jobs) -> None:
     """Read the batches, and the states of their members."""
-    from django.db.models import Count
+    from sqlqueue.contrib.batches.models import Batch, BatchPart
 
-    from sqlqueue.contrib.batches.models import ACKED, DEAD, Batch, BatchMember
-
-    added = dict(BatchMember.objects.values_list("batch").annotate(Count("number", distinct=True)))
-    rows = BatchMember.objects.values_list("batch", "state").annotate(Count("id"))
-    counts = {(batch, state): count for batch, state, count in rows}
+    added, acked, dead = Counter[str](), Counter[str](), Counter[str]()
+    parts = list(BatchPart.objects.all())
+    for row in {(row.batch, row.part): row for row in parts}.values():  # groups that get the same members
+        added[row.batch] += row.members.bit_count()
+    for row in parts:
+        acked[row.batch] += (row.members & ~row.outstanding & ~row.dead).bit_count()
+        dead[row.batch] += row.dead.bit_count()
     for batch in Batch.objects.exclude(name=""):
         state = "open" if batch.sealed_at is None else "running"
         if batch.cancelled_at is not None:
             state = "cancelled"
         elif batch.finished_at is not None:
             state = "finished"
-        jobs.batch_ends[batch.name] = BatchEnd(
-            state, added.get(batch.id, 0), counts.get((batch.id, ACKED), 0), counts.get((batch.id, DEAD), 0)
-        )
+        jobs.batch_ends[batch.name] = BatchEnd(state, added[batch.id], acked[batch.id], dead[batch.id])
 
 
 def end_of(kind: str, id: str) -> TaskEnd | None:

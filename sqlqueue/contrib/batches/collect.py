@@ -9,14 +9,14 @@ from django.core.checks import CheckMessage, Error, register
 
 from sqlqueue.checks import TAG
 from sqlqueue.conf import app_retention
-from sqlqueue.contrib.batches.models import Batch, BatchMember
+from sqlqueue.contrib.batches.models import Batch, BatchPart
 from sqlqueue.core.bounds import WEEK
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
 from sqlqueue.exceptions import ConfigurationError
 
 AT_ONCE = 500  # batches of one transaction
-MEMBERS_AT_ONCE = 1_000  # rows of one transaction
+PARTS_AT_ONCE = 1_000  # rows of one transaction
 MOST_AT_ONCE = 5_000  # batches of one call
 
 # Batches whose retention is over, the oldest first; those inside another only once that is deleted: it may wait for
@@ -50,14 +50,14 @@ def collect(log: Log) -> int:
         ids = [id for (id,) in log.execute(ENDED, (round(kept * 1_000_000), AT_ONCE)).fetchall()]
         if not ids:
             break
-        while retries.run(log, _delete_members, log, ids):
+        while retries.run(log, _delete_parts, log, ids):
             pass
         retries.run(log, Batch.objects.using(log.alias).filter(id__in=ids).delete)
         total += len(ids)
     return total
 
 
-def _delete_members(log: Log, ids: Sequence[str]) -> int:
-    rows = BatchMember.objects.using(log.alias)
-    some = list(rows.filter(batch__in=ids).values_list("pk", flat=True)[:MEMBERS_AT_ONCE])
+def _delete_parts(log: Log, ids: Sequence[str]) -> int:
+    rows = BatchPart.objects.using(log.alias)
+    some = list(rows.filter(batch__in=ids).values_list("pk", flat=True)[:PARTS_AT_ONCE])
     return rows.filter(pk__in=some).delete()[0]

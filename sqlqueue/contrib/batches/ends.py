@@ -7,10 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from django.db import Error
-from django.db.models import Count, Exists, OuterRef, Q, Subquery
-from django.db.models.functions import Coalesce
+from django.db.models import Exists, OuterRef, Q
 
-from sqlqueue.contrib.batches.models import DEAD, OUTSTANDING, Batch, BatchMember
+from sqlqueue.contrib.batches.models import Batch, BatchPart
 from sqlqueue.contrib.batches.publishing import Block
 from sqlqueue.core.logfmt import logfmt
 from sqlqueue.core.new_message import NewMessage
@@ -29,16 +28,16 @@ def standings(log: Log, ids: Collection[str]) -> list[Any]:
     `unfinished`, `unsuccessful`, or has `failed`, and whether the deadline is over (`late`).
 
     One statement, and so one snapshot of what is settled and of what was added. Indexes: the primary key, (batch,
-    state), (parent).
+    outstanding), (batch, dead), (parent).
     """
-    its = BatchMember.objects.filter(batch=OuterRef("id"))
+    its = BatchPart.objects.filter(batch=OuterRef("id"))
     inside = Batch.objects.filter(parent=OuterRef("id"))
     return list(
         Batch.objects.using(log.alias)
         .filter(id__in=ids)
         .annotate(
-            outstanding=Exists(its.filter(state=OUTSTANDING)),
-            dead=Exists(its.filter(state=DEAD)),
+            outstanding=Exists(its.filter(outstanding__gt=0)),
+            dead=Exists(its.filter(dead__gt=0)),
             unfinished=Exists(inside.filter(cancelled_at=None, finished_at=None)),
             unsuccessful=Exists(inside.filter(cancelled_at=None, succeeded_at=None)),
             failed=Exists(inside.exclude(failed_at=None)),
@@ -139,8 +138,7 @@ def _finish(log: Log, batch: Batch, acked: bool) -> bool:
     if batch.finished_at is None:
         ended = _record(log, batch, "finished_at", "finish", ended_at=DatabaseNow())
     if acked:
-        its = BatchMember.objects.filter(batch=batch.id).values("batch").annotate(count=Count("id")).values("count")
-        ended = _record(log, batch, "succeeded_at", "success", over=True, total=Coalesce(Subquery(its), 0)) or ended
+        ended = _record(log, batch, "succeeded_at", "success", over=True) or ended
     return ended
 
 

@@ -10,7 +10,7 @@ from sqlqueue.core.logfmt import printable
 from sqlqueue.database.fields import DatabaseNow, ExactField, ShownJSON, UnicodeField
 from sqlqueue.models.topic import TOPIC_COLUMN
 
-OUTSTANDING, ACKED, DEAD = range(3)  # states of members
+BITS = 62  # members of a part: a signed 64-bit number has them in each database
 BATCH_ID = 32  # hexadecimal digits of a UUID
 NAME_LENGTH = 255
 
@@ -19,8 +19,7 @@ class Batch(models.Model):
     """A batch, and how far it is: sealed once nothing is added from outside any more, failed at its first dead letter
     or deadline, finished once its members are settled, succeeded once none of them is a dead letter. Each of these
     times is set once, in the transaction that publishes the callback. `over`: nothing more is to come. `ended_at`: when
-    it was finished or cancelled, from which its retention counts. `total`: how many members it had, once it has
-    succeeded."""
+    it was finished or cancelled, from which its retention counts."""
 
     id = ExactField(_("id"), max_length=BATCH_ID, primary_key=True)
     name = UnicodeField(_("name"), max_length=NAME_LENGTH, db_default="")
@@ -34,7 +33,6 @@ class Batch(models.Model):
     succeeded_at = models.DateTimeField(_("succeeded at"), null=True)
     cancelled_at = models.DateTimeField(_("cancelled at"), null=True)
     ended_at = models.DateTimeField(_("ended at"), null=True)
-    total = models.BigIntegerField(_("total"), null=True)
     over = models.BooleanField(_("over"), db_default=False)
 
     class Meta:
@@ -57,30 +55,35 @@ class Batch(models.Model):
         return printable(self.name) or self.id  # Django's log of changes keeps it
 
 
-class BatchMember(models.Model):
-    """A member of a batch, for one group that gets it ("": no group was registered when it was published). number:
-    unique in the batch; state: OUTSTANDING, ACKED or DEAD."""
+class BatchPart(models.Model):
+    """Up to BITS members of a batch that one group gets ("": no group was registered when they were published), a bit
+    each, all of one topic and, as long as its number of partitions stays, of one partition. part: unique in the batch,
+    but for the groups that get the same members; outstanding and dead: those that are not settled, or dead letters."""
 
     batch = ExactField(_("batch"), max_length=BATCH_ID)
-    number = models.BigIntegerField(_("number"))
+    part = models.BigIntegerField(_("part"))
     topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
     consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
-    state = models.SmallIntegerField(_("state"), db_default=OUTSTANDING)
+    members = models.BigIntegerField(_("members"))
+    outstanding = models.BigIntegerField(_("outstanding"))
+    dead = models.BigIntegerField(_("dead letters"), db_default=0)
 
     class Meta:
-        db_table = "sqlqueue_batch_member"
-        verbose_name = _("batch's member")
-        verbose_name_plural = _("batches' members")
+        db_table = "sqlqueue_batch_part"
+        verbose_name = _("batch's part")
+        verbose_name_plural = _("batches' parts")
         constraints = [
-            # Supports: UPDATE … WHERE batch AND number IN AND consumer_group (the outcomes of a settle).
-            models.UniqueConstraint(fields=["batch", "number", "consumer_group"], name="sqlqueue_batch_member_number"),
+            # Supports: UPDATE … WHERE batch AND part IN AND consumer_group (the outcomes of a settle).
+            models.UniqueConstraint(fields=["batch", "part", "consumer_group"], name="sqlqueue_batch_part_number"),
         ]
         indexes = [
-            # Supports: SELECT … WHERE batch AND state (whether any is outstanding, or dead; how many there are).
-            models.Index(fields=["batch", "state"], name="sqlqueue_batch_member_state"),
+            # Supports: SELECT … WHERE batch AND outstanding > 0 (whether any is).
+            models.Index(fields=["batch", "outstanding"], name="sqlqueue_batch_part_open"),
+            # Supports: SELECT … WHERE batch AND dead > 0 (whether any is).
+            models.Index(fields=["batch", "dead"], name="sqlqueue_batch_part_dead"),
             # Supports: SELECT … WHERE topic AND consumer_group (a group that is removed; whether there are any).
-            models.Index(fields=["topic", "consumer_group"], name="sqlqueue_batch_member_topic"),
+            models.Index(fields=["topic", "consumer_group"], name="sqlqueue_batch_part_topic"),
         ]
 
     def __str__(self) -> str:
-        return f"{self.number} of {self.topic} for {self.batch}"
+        return f"{self.part} of {self.topic} for {self.batch}"

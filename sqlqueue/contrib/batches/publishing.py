@@ -6,24 +6,25 @@ A batch and its members are on DATABASE: what belongs on another log is refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 
 from sqlqueue.conf import settings
 from sqlqueue.contrib.batches import members
-from sqlqueue.contrib.batches.members import Member
+from sqlqueue.contrib.batches.members import Member, Numbers
+from sqlqueue.core.keys import ID_LENGTH, KEY_LENGTH, checked_text, new_id, partition_of
 from sqlqueue.core.new_message import NewMessage
 from sqlqueue.database.log import home_log
 from sqlqueue.exceptions import InvalidMessage
 from sqlqueue.log.placement import destination
 from sqlqueue.log.publish import publish_many, publish_message
 from sqlqueue.log.published_topic import CREATED, Published, PublishedMany
+from sqlqueue.log.topics import published_topic
 
 
 class Block:
     """Publishes members of a batch in one transaction, and reads the groups of each topic once."""
 
     def __init__(self, batch: str):
-        self._batch, self._numbers = batch, members.numbers()
+        self._batch, self._numbers = batch, Numbers()
         self._groups: dict[str, list[str]] = {}
 
     def publish(self, topic: str, message: NewMessage) -> Published:
@@ -44,10 +45,19 @@ class Block:
         return published
 
     def _named(self, topic: str, messages: Sequence[NewMessage]) -> list[Member]:
-        named = [Member(self._batch, number) for number in islice(self._numbers, len(messages))]
-        for member, message in zip(named, messages):
+        """Make messages members. Those of one partition, which one process settles, share parts."""
+        for message in messages:
             _check(topic, message)
+        partitions = published_topic(home_log(), topic).info.partitions
+        named = []
+        for message in messages:
+            if message.id is None:
+                message.id, message.fresh = new_id(), True
+            text = checked_text(message.key, "key", KEY_LENGTH) or checked_text(message.id, "id", ID_LENGTH)
+            place = topic, partition_of(text, partitions), message.group
+            member = Member(self._batch, self._numbers.next(place))
             message.own = member.headers
+            named.append(member)
         return named
 
     def _add(self, topic: str, added: Sequence[tuple[Member, str]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sqlqueue.contrib.batches.members import HEADER
-from sqlqueue.contrib.batches.models import DEAD, Batch, BatchMember
+from sqlqueue.contrib.batches.models import Batch, BatchPart
 from sqlqueue.core.keys import DEAD_LETTER_SUFFIX
 from sqlqueue.database.log import home_log
 from sqlqueue.models import Message
@@ -19,7 +19,7 @@ def retry_failed(id: str, most: int = MOST_RETRIED) -> int:
     batches' topics."""
     refuse_in_async("retry_failed", "await sync_to_async(retry_failed)(…)")
     log, done = home_log(), 0
-    failed = BatchMember.objects.using(log.alias).filter(batch=id, state=DEAD).order_by()
+    failed = BatchPart.objects.using(log.alias).filter(batch=id, dead__gt=0).order_by()
     for topic in sorted(failed.values_list("topic", flat=True).distinct()):
         dead_letters = Message.objects.using(log.alias).filter(topic=topic + DEAD_LETTER_SUFFIX)
         dead_letters = dead_letters.filter(**{f"headers__{HEADER}__startswith": f"{id}:"}).order_by("offset")

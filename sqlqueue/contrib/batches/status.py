@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count
-
 from sqlqueue.contrib.batches import ends
-from sqlqueue.contrib.batches.models import ACKED, DEAD, Batch, BatchMember
+from sqlqueue.contrib.batches.models import Batch, BatchPart
 from sqlqueue.database.log import Log, home_log
 from sqlqueue.twins import refuse_in_async
 
@@ -63,25 +61,24 @@ def cancel_batch(id: str) -> bool:
 
 
 def statuses(log: Log, ids: Sequence[str]) -> dict[str, BatchStatus]:
-    """Return how batches stand, by id. Two statements; the members of those that have succeeded are not counted
-    again."""
-    batches = list(Batch.objects.using(log.alias).filter(id__in=ids))
-    rows = BatchMember.objects.using(log.alias).filter(batch__in=[one.id for one in batches if one.total is None])
-    states: dict[str, Counter[int]] = {one.id: Counter() for one in batches}
-    for batch, state, count in rows.values_list("batch", "state").annotate(count=Count("state")).order_by():
-        states[batch][state] = count
-    for one in batches:
-        states[one.id][ACKED] += one.total or 0
-    return {one.id: _status(one, states[one.id]) for one in batches}
+    """Return how batches stand, by id. Two statements."""
+    total, pending, failed = Counter[str](), Counter[str](), Counter[str]()
+    rows = BatchPart.objects.using(log.alias).filter(batch__in=ids)
+    for batch, members, outstanding, dead in rows.values_list("batch", "members", "outstanding", "dead").iterator():
+        total[batch] += members.bit_count()
+        pending[batch] += outstanding.bit_count()
+        failed[batch] += dead.bit_count()
+    batches = Batch.objects.using(log.alias).filter(id__in=ids)
+    return {one.id: _status(one, total[one.id], pending[one.id], failed[one.id]) for one in batches}
 
 
-def _status(batch: Batch, states: Counter[int]) -> BatchStatus:
+def _status(batch: Batch, total: int, pending: int, failed: int) -> BatchStatus:
     return BatchStatus(
         batch.id,
         batch.name,
-        states.total(),
-        states[ACKED],
-        states[DEAD],
+        total,
+        total - pending - failed,
+        failed,
         batch.created_at,
         batch.deadline_at,
         batch.sealed_at,

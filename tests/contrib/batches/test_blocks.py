@@ -8,7 +8,7 @@ from django.db import connections
 
 from sqlqueue import Batch, ConfigurationError, Delivery, get_batch
 from sqlqueue.contrib.batches.models import Batch as BatchRow
-from sqlqueue.contrib.batches.models import BatchMember
+from sqlqueue.contrib.batches.models import BatchPart
 from sqlqueue.models import Message, ScheduledMessage
 from tests.consuming import Consuming
 from tests.contrib.batches.following import CALLED, figures, register, standing
@@ -54,7 +54,7 @@ def test_an_exception_leaves_nothing_of_it(consuming: Consuming, called: list[An
     with pytest.raises(ZeroDivisionError):
         fill(batch)
     assert get_batch(batch.id) is None
-    for model in (Message, ScheduledMessage, BatchMember):
+    for model in (Message, ScheduledMessage, BatchPart):
         assert not model._default_manager.exists()
     with pytest.raises(ConfigurationError, match="is sealed"):
         batch.publish("t", 1)

@@ -7,8 +7,8 @@ import pytest
 from sqlqueue import Batch, Delivery, Reject, get_batch, publish, replay
 from sqlqueue.contrib.batches import collect, ends
 from sqlqueue.contrib.batches.ends import standings
-from sqlqueue.contrib.batches.models import ACKED, BatchMember
 from sqlqueue.contrib.batches.models import Batch as BatchRow
+from sqlqueue.contrib.batches.models import BatchPart
 from sqlqueue.contrib.batches.publishing import Block
 from sqlqueue.contrib.batches.retry import retry_failed
 from sqlqueue.database.fields import DatabaseNow
@@ -87,7 +87,7 @@ class TestAChain:
         with Batch(then=[("t", 2), ("t", 3)]) as batch:
             batch.publish("without-a-group", 1)
         BatchRow.objects.filter(id=batch.id).update(sealed_at=DatabaseNow())
-        BatchMember.objects.update(state=ACKED)
+        BatchPart.objects.update(outstanding=0)
         (seen,) = standings(LOG, [batch.id])
         assert ends._end(LOG, seen)
         assert not ends._end(LOG, seen)

@@ -25,7 +25,7 @@ from sqlqueue import (
 from sqlqueue.contrib.batches import ends
 from sqlqueue.contrib.batches.ends import standings
 from sqlqueue.contrib.batches.models import Batch as BatchRow
-from sqlqueue.contrib.batches.models import BatchMember
+from sqlqueue.contrib.batches.models import BatchPart
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
 from sqlqueue.log import settle as settles
@@ -312,7 +312,7 @@ class TestGroups:
         register(consuming, "sync", lambda delivery: None)
         consuming.drain()
         assert called == ["finish"]
-        assert BatchMember.objects.get().consumer_group == "default"
+        assert BatchPart.objects.get().consumer_group == "default"
 
     def test_a_group_that_is_registered_later_is_not_waited_for(self, consuming: Consuming, called: list[Any]) -> None:
         gate = consuming.gate()

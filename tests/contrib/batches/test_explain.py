@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from sqlqueue.contrib.batches import collect, ends, members
 from sqlqueue.contrib.batches.effect import MEMBERS
 from sqlqueue.contrib.batches.members import Member
-from sqlqueue.contrib.batches.models import ACKED, Batch, BatchMember
+from sqlqueue.contrib.batches.models import Batch, BatchPart
 from sqlqueue.contrib.batches.status import statuses
 from sqlqueue.core.effects import EffectWrite
 from sqlqueue.core.partition.ref import HeldLease, PartitionRef
@@ -33,14 +33,16 @@ def test_batches_and_members_are_found_by_an_index(recorder: Recorder, settings:
             for n in range(1_000)
         ]
     )
-    BatchMember.objects.bulk_create(
+    BatchPart.objects.bulk_create(
         [
-            BatchMember(batch=f"{n % 1_000:032x}", number=n, topic=f"t{n % 40}", consumer_group="g", state=ACKED)
+            BatchPart(
+                batch=f"{n % 1_000:032x}", part=n, topic=f"t{n % 40}", consumer_group="g", members=7, outstanding=0
+            )
             for n in range(20_000)
         ]
     )
     Batch.objects.filter(id=f"{1:032x}").update(ended_at=now() - timedelta(days=1))
-    analyze("sqlqueue_batch", "sqlqueue_batch_member")
+    analyze("sqlqueue_batch", "sqlqueue_batch_part")
     one, headers = Batch.objects.get(id=f"{50:032x}"), Member(f"{50:032x}", 50).headers
     recorder.statements.clear()
     with connection.execute_wrapper(recorder):

@@ -9,7 +9,7 @@ from django.db import connections
 from sqlqueue import Batch, Delivery, NewMessage
 from sqlqueue.contrib.batches import collect, ends, members
 from sqlqueue.contrib.batches.models import Batch as BatchRow
-from sqlqueue.contrib.batches.models import BatchMember
+from sqlqueue.contrib.batches.models import BITS, BatchPart
 from sqlqueue.log import withdrawing
 from sqlqueue.operations.move import move
 from tests.consuming import QUICK, Consuming
@@ -31,6 +31,17 @@ def test_more_members_than_one_statement_takes(
         filled.append(batch)
     consuming.drain()
     assert {counted(batch.id) for batch in filled} == {(10, 0)}
+
+
+def test_more_members_than_a_part_holds(consuming: Consuming, settings: Any) -> None:
+    settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1}
+    register(consuming, "sync", lambda delivery: None)
+    with Batch() as batch:
+        batch.publish_many("t", range(2 * BITS))
+        batch.publish("t", 1)
+    assert sorted(row.members.bit_count() for row in BatchPart.objects.all()) == [1, BITS, BITS]
+    consuming.drain()
+    assert figures(batch.id) == (2 * BITS + 1, 2 * BITS + 1, 0)
 
 
 def test_more_batches_than_one_sweep_and_one_read_take(
@@ -65,7 +76,7 @@ def test_threads_of_a_handler_add_members_beside_each_other(consuming: Consuming
     with Batch() as batch:
         batch.publish("t", 1)
     consuming.drain()
-    assert len(set(BatchMember.objects.filter(topic="u").values_list("number", flat=True))) == 9
+    assert len(set(BatchPart.objects.filter(topic="u").values_list("part", flat=True))) == 9
     assert figures(batch.id)[0] == 10
 
 
@@ -105,7 +116,7 @@ class TestRetention:
         settings.SQLQUEUE_BATCHES = {"RETENTION": 0}
         assert collect.collect(LOG) == 6
         assert list(BatchRow.objects.values_list("id", flat=True)) == [running.id]
-        assert {row.batch for row in BatchMember.objects.all()} == {running.id}
+        assert {row.batch for row in BatchPart.objects.all()} == {running.id}
 
     def test_so_many_at_once(self, consuming: Consuming, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(collect, "AT_ONCE", 2)

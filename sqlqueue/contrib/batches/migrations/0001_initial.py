@@ -26,7 +26,6 @@ class Migration(migrations.Migration):
                 ("succeeded_at", models.DateTimeField(null=True, verbose_name="succeeded at")),
                 ("cancelled_at", models.DateTimeField(null=True, verbose_name="cancelled at")),
                 ("ended_at", models.DateTimeField(null=True, verbose_name="ended at")),
-                ("total", models.BigIntegerField(null=True, verbose_name="total")),
                 ("over", models.BooleanField(db_default=False, verbose_name="over")),
             ],
             options={
@@ -43,26 +42,29 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="BatchMember",
+            name="BatchPart",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("batch", ExactField(max_length=32, verbose_name="batch")),
-                ("number", models.BigIntegerField(verbose_name="number")),
+                ("part", models.BigIntegerField(verbose_name="part")),
                 ("topic", ExactField(max_length=104, verbose_name="topic")),
                 ("consumer_group", ExactField(max_length=100, verbose_name="group")),
-                ("state", models.SmallIntegerField(db_default=0, verbose_name="state")),
+                ("members", models.BigIntegerField(verbose_name="members")),
+                ("outstanding", models.BigIntegerField(verbose_name="outstanding")),
+                ("dead", models.BigIntegerField(db_default=0, verbose_name="dead letters")),
             ],
             options={
-                "verbose_name": "batch's member",
-                "verbose_name_plural": "batches' members",
-                "db_table": "sqlqueue_batch_member",
+                "verbose_name": "batch's part",
+                "verbose_name_plural": "batches' parts",
+                "db_table": "sqlqueue_batch_part",
                 "indexes": [
-                    models.Index(fields=["batch", "state"], name="sqlqueue_batch_member_state"),
-                    models.Index(fields=["topic", "consumer_group"], name="sqlqueue_batch_member_topic"),
+                    models.Index(fields=["batch", "outstanding"], name="sqlqueue_batch_part_open"),
+                    models.Index(fields=["batch", "dead"], name="sqlqueue_batch_part_dead"),
+                    models.Index(fields=["topic", "consumer_group"], name="sqlqueue_batch_part_topic"),
                 ],
                 "constraints": [
                     models.UniqueConstraint(
-                        fields=("batch", "number", "consumer_group"), name="sqlqueue_batch_member_number"
+                        fields=("batch", "part", "consumer_group"), name="sqlqueue_batch_part_number"
                     )
                 ],
             },
