@@ -60,18 +60,16 @@ class BatchPart(models.Model):
     each, all of one topic and, as long as its number of partitions stays, of one partition. part: unique in the batch,
     but for the groups that get the same members; outstanding and dead: those that are not settled, or dead letters."""
 
-    batch = ExactField(_("batch"), max_length=BATCH_ID)
-    part = models.BigIntegerField(_("part"))
-    topic = ExactField(_("topic"), max_length=TOPIC_COLUMN)
-    consumer_group = ExactField(_("group"), max_length=GROUP_LENGTH)
-    members = models.BigIntegerField(_("members"))
-    outstanding = models.BigIntegerField(_("outstanding"))
-    dead = models.BigIntegerField(_("dead letters"), db_default=0)
+    batch = ExactField(max_length=BATCH_ID)
+    part = models.BigIntegerField()
+    topic = ExactField(max_length=TOPIC_COLUMN)
+    consumer_group = ExactField(max_length=GROUP_LENGTH)
+    members = models.BigIntegerField()
+    outstanding = models.BigIntegerField()
+    dead = models.BigIntegerField(db_default=0)
 
     class Meta:
         db_table = "sqlqueue_batch_part"
-        verbose_name = _("batch's part")
-        verbose_name_plural = _("batches' parts")
         constraints = [
             # Supports: UPDATE … WHERE batch AND part IN AND consumer_group (the outcomes of a settle).
             models.UniqueConstraint(fields=["batch", "part", "consumer_group"], name="sqlqueue_batch_part_number"),
@@ -84,6 +82,3 @@ class BatchPart(models.Model):
             # Supports: SELECT … WHERE topic AND consumer_group (a group that is removed; whether there are any).
             models.Index(fields=["topic", "consumer_group"], name="sqlqueue_batch_part_topic"),
         ]
-
-    def __str__(self) -> str:
-        return f"{self.part} of {self.topic} for {self.batch}"

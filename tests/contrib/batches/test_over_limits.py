@@ -8,8 +8,8 @@ from django.db import connections
 
 from sqlqueue import Batch, Delivery, NewMessage
 from sqlqueue.contrib.batches import collect, ends, members
-from sqlqueue.contrib.batches.models import Batch as BatchRow
 from sqlqueue.contrib.batches.models import BITS, BatchPart
+from sqlqueue.contrib.batches.models import Batch as BatchRow
 from sqlqueue.log import withdrawing
 from sqlqueue.operations.move import move
 from tests.consuming import QUICK, Consuming
