@@ -39,8 +39,9 @@ def test_a_batch_is_published(steady: Steady) -> None:
     counter.check(Cost(2, 4, 104))
     with counted() as counter, Batch() as batch:
         for number in range(10):
-            batch.publish("t", number)
-    counter.check(Cost(2, 22, 22))
+            batch.publish("t", number, key="one")
+    upserted = Cost(2, 22, 31)  # MySQL and MariaDB count a row that an upsert changes twice
+    counter.check({"": Cost(2, 22, 22), "mariadb": upserted, "mysql": upserted})
 
 
 SETTLED: dict[str, tuple[Callable[[Any], object], dict[str, Any], Costs]] = {
