@@ -60,19 +60,19 @@ class Member(NamedTuple):
 
 
 class Numbers:
-    """Numbers for the members that one thread adds to a batch: no other thread has any of them. place: of members that
+    """Numbers for the members that one thread adds to a batch: no other thread has any of them. origin: of members that
     share parts."""
 
     def __init__(self) -> None:
         self._parts = count(secrets.randbits(56))
         self._last: dict[object, int] = {}
 
-    def next(self, place: object) -> int:
+    def next(self, origin: object) -> int:
         """Return the number of one more member."""
-        number = self._last.get(place, -1) + 1
+        number = self._last.get(origin, -1) + 1
         if number % BITS == 0:
             number = next(self._parts) * BITS
-        self._last[place] = number
+        self._last[origin] = number
         return number
 
 

@@ -54,8 +54,8 @@ class Block:
             if message.id is None:
                 message.id, message.fresh = new_id(), True
             text = checked_text(message.key, "key", KEY_LENGTH) or checked_text(message.id, "id", ID_LENGTH)
-            place = topic, partition_of(text, partitions), message.group
-            member = Member(self._batch, self._numbers.next(place))
+            origin = topic, partition_of(text, partitions), message.group
+            member = Member(self._batch, self._numbers.next(origin))
             message.own = member.headers
             named.append(member)
         return named
