@@ -136,6 +136,7 @@ class Bench:
         from sqlqueue.contrib.spark.options import READ, read
         from sqlqueue.contrib.spark.plan import batch
         from sqlqueue.contrib.spark.scan import TableScan
+        from sqlqueue.database.server_identity import ServerIdentity
 
         def source(columns: str = "") -> Any:
             options = {"topic": "bench", "numPartitions": str(2 * CORES), "columns": columns}
@@ -156,7 +157,7 @@ class Bench:
 
         def plain(few: bool, sink: Callable[[Any], None]) -> None:
             scan = TableScan(said.table, said.table.chosen(FEW.split(",") if few else ()))
-            for portion in batch(LOG, said, 1):
+            for portion in batch(LOG, said, 1, ServerIdentity(LOG)):
                 for found in scan.read(LOG, portion):
                     sink(found)
 
