@@ -48,7 +48,7 @@ def test_what_is_started_answers_the_probes_and_stops_by_sigterm(manage: ManageC
     scraped = manifest("Deployment")["spec"]["template"]["metadata"]["annotations"]["prometheus.io/path"]
     status, metrics = ask(ports["metrics"], scraped)
     assert status == 200
-    assert "sqlqueue_database_up 1.0" in metrics
+    assert 'sqlqueue_database_up{database=""} 1.0' in metrics
     publish("flights", 1)
     wait_until(lambda: Effect.objects.filter(name="delays").exists(), message=lambda: command.output)
     command.terminate()

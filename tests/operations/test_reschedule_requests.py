@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from sqlqueue import ConfigurationError, Delivery, InvalidMessage, NewMessage, Postpone, Retry, publish_many
 from sqlqueue.core.keys import partition_of
+from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.log.groups import remove
 from sqlqueue.models import DeliveryState, Message, Request
 from sqlqueue.models.request import CANCELLED, DONE, FAILED, RUNNING
@@ -64,8 +65,9 @@ def offsets(*numbers: int) -> list[int]:
 
 def due(group: str = "g") -> list[int]:
     """What is due now, by the messages' payloads."""
-    rows = DeliveryState.objects.due().filter(consumer_group=group).values_list("message_offset", flat=True)
-    return sorted(Message.objects.filter(offset__in=list(rows)).values_list("payload", flat=True))
+    rows = DeliveryState.objects.unsettled().filter(in_flight=0, invisible_until__lte=DatabaseNow())
+    offsets = list(rows.filter(consumer_group=group).values_list("message_offset", flat=True))
+    return sorted(Message.objects.filter(offset__in=offsets).values_list("payload", flat=True))
 
 
 def state(order: Request) -> tuple[str, int, int]:
