@@ -17,6 +17,7 @@ from sqlqueue import (
     CallFailed,
     ConfigurationError,
     InvalidMessage,
+    Postpone,
     Reject,
     Retry,
     acall,
@@ -245,7 +246,7 @@ class TestNoReply:
         assert caught.value.group == ""
         assert call("t", 1, timeout=LONG, group=group) == "reply"
 
-    @pytest.mark.parametrize("way", ["skip", "purge", "drop", "delete"])
+    @pytest.mark.parametrize("way", ["skip", "purge", "drop"])
     def test_is_waited_for_once_an_operator_has_settled_or_deleted_it(
         self, consuming: Consuming, monkeypatch: pytest.MonkeyPatch, way: str
     ) -> None:
@@ -255,7 +256,6 @@ class TestNoReply:
             "skip": lambda: move(LOG, "default", "t", 10**18),
             "purge": lambda: purge(LOG, "t", unsettled=True),
             "drop": lambda: drop(LOG, "t", unsettled=True),
-            "delete": lambda: delete(LOG, "t", [Message.objects.get().offset], also_unsettled=True),
         }
 
         def settle() -> None:
@@ -288,10 +288,35 @@ class TestNoReply:
         consuming.start()
         assert call("t", 2, timeout=LONG) is None
 
+    def test_is_waited_for_once_an_operator_has_deleted_it(
+        self, consuming: Consuming, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(calls, "ASK_GROUPS_EVERY", 0.05)
+        groups.register(LOG, "default", "t")
+        publishing = calls.publish_message
+
+        def publish_and_delete(*given: Any, **options: Any) -> Any:
+            published = publishing(*given, **options)
+            delete(LOG, "t", [published.offset], also_unsettled=True)
+            return published
+
+        monkeypatch.setattr(calls, "publish_message", publish_and_delete)
+        with pytest.raises(CallFailed, match="deleted by hand"):
+            call("t", 1, timeout=LONG)
+
     def test_of_a_group_that_nobody_knows_names_the_others(self, consuming: Consuming) -> None:
         groups.register(LOG, "mails", "t")
         with pytest.raises(TimeoutError, match=r"group 'mail' is not registered .* Groups of the topic: mails"):
             call("t", 1, timeout=SHORT, group="mail")
+
+    def test_while_it_is_postponed(self, consuming: Consuming) -> None:
+        @consuming.consumer("t")
+        def handle(delivery: Any) -> None:
+            raise Postpone(delay=DAY)
+
+        consuming.start()
+        with pytest.raises(TimeoutError):
+            call("t", 1, timeout=0.5)
 
     def test_can_come_inside_a_transaction(self, consuming: Consuming) -> None:
         with transaction.atomic(), pytest.raises(ConfigurationError, match=r"transaction\.atomic"):

@@ -56,6 +56,15 @@ def log(topic: str = "t") -> list[object]:
 
 
 class TestWhatEveryGroupHasAcked:
+    def test_is_removed(self, consuming: Consuming, settings) -> None:
+        settings.SQLQUEUE = NOW
+        for group in ("one", "two"):
+            consuming.consumer("t", lambda delivery: None, group=group)
+        publish_many("t", [NewMessage(n, key=str(n)) for n in range(50)])
+        consuming.drain()
+        assert run_collection() == 50
+        assert log() == []
+
     def test_is_kept_while_a_registered_group_that_is_away_has_not(self, consuming: Consuming, settings) -> None:
         settings.SQLQUEUE = NOW
         heard: list[tuple[str, str]] = []
@@ -139,6 +148,16 @@ class TestWhatEveryGroupHasAcked:
 
 
 class TestRetention:
+    def test_what_is_younger_is_kept(self, consuming: Consuming, settings) -> None:
+        settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1, "TOPICS": {"t": {"retention": timedelta(hours=1)}}}
+        consuming.consumer("t", lambda delivery: None)
+        publish("t", "old")
+        age(3700)
+        publish("t", "young")
+        consuming.drain()
+        assert run_collection() == 1
+        assert log() == ["young"]
+
     def test_without_one_it_is_kept_for_ever(self, consuming: Consuming, settings) -> None:
         settings.SQLQUEUE = {**QUICK, "RETENTION": None}
         consuming.consumer("t", lambda delivery: None)
@@ -207,6 +226,27 @@ class TestBounds:
             thread.start()
             thread.join(30)  # sooner than a lock's own timeout
             assert results == [0]
+        assert collect(LOG, horizon).messages == 1
+
+    @pytest.mark.database("mariadb", "mysql", "postgresql")
+    def test_a_message_that_somebody_has_locked_is_left_for_another_time(self, monkeypatch, settings) -> None:
+        settings.SQLQUEUE = {**NOW, "PARTITIONS": 1}
+        monkeypatch.setattr(collecting, "BATCH", 4)
+        publish_many("t", range(10))
+        third = Message.objects.get(payload=2).offset
+        horizon = Horizon(LOG)
+        horizon.wait()
+
+        def collecting_elsewhere() -> int:
+            try:
+                return collect(LOG, horizon).messages
+            finally:
+                connections.close_all()
+
+        with ThreadPoolExecutor(1) as pool, OpenTransaction() as other:
+            other.do(lambda: Message.objects.select_for_update().get(offset=third))
+            assert pool.submit(collecting_elsewhere).result(30) == 9
+        assert log() == [2]
         assert collect(LOG, horizon).messages == 1
 
     def test_of_uneven_partitions_what_lies_together_goes_together(self, monkeypatch, settings) -> None:
@@ -328,6 +368,14 @@ class TestReceipts:
             assert (receipt.consumer_group, receipt.topic, receipt.attempts) == ("default", "t", 1)
             assert receipt.worker == subscriber.name
             assert receipt.started_at <= receipt.finished_at
+
+    def test_the_history_can_be_changed_while_running(self, consuming: Consuming) -> None:
+        consuming.consumer("t", lambda delivery: None)
+        host = consuming.start()
+        Topic.objects.update(history="all")
+        wait_until(lambda: host.subscriber.subscriptions[0].history == "all")
+        publish("t", 1)
+        wait_until(Receipt.objects.exists)
 
     def test_they_are_removed_when_they_are_old_enough(self, consuming: Consuming, settings) -> None:
         settings.SQLQUEUE = {**QUICK, "HISTORY": "all", "RECEIPT_RETENTION": 3600}

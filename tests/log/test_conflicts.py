@@ -67,6 +67,14 @@ def everything() -> tuple[list[Any], list[Any]]:
 
 class TestWhatIsTold:
     @ways
+    def test_of_one_that_is_new(self, way: Publish) -> None:
+        for choice in (None, "ignore", "replace"):
+            for options in ({}, {"delay": LATER}):
+                assert way(1, on_conflict=choice, **options) == "created"
+                Message.objects.all().delete()
+                ScheduledMessage.objects.all().delete()
+
+    @ways
     def test_what_is_scheduled_stays_unless_it_is_replaced(self, way: Publish) -> None:
         assert way("first", delay=LATER) == "created"
         assert way("second", delay=LATER) == "ignored"
@@ -391,3 +399,13 @@ def test_a_snapshot_that_is_older_than_the_move_deceives_no_replacement(options:
     finally:
         connection.close()
     assert everything() == (["first"], [])
+
+
+def test_a_plain_message_costs_one_statement_however_it_is_scheduled(django_assert_num_queries: Any) -> None:
+    publish(TOPIC, 1)
+    with django_assert_num_queries(1):
+        publish(TOPIC, 1)
+    with django_assert_num_queries(1):
+        publish(TOPIC, 1, delay=LATER)
+    with django_assert_num_queries(2):
+        publish(TOPIC, 1, id="x")

@@ -438,6 +438,19 @@ def test_of_two_servers_that_take_over_one_does() -> None:
     assert not writer.take_over(LOG, seen)
 
 
+def test_consumers_take_over_and_deliver_what_was_forwarded(
+    consuming: Consuming, settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.SQLQUEUE = QUICK
+    monkeypatch.setattr("sqlqueue.consumers.background.writer.TAKE_OVER_AFTER", 0.5)
+    publish("t", 1, key="k")
+    done: list[object] = []
+    consuming.consumer("t", lambda delivery: done.append(delivery.payload), group="g", start="earliest")
+    consuming.start()
+    publish("t", 2, key="k")
+    wait_until(lambda: done == [1, 2])
+
+
 def test_more_than_one_statement_takes_are_moved_in_order() -> None:
     numbers = list(range(1_001))
     publish_many("t", [NewMessage(number, key="k") for number in numbers])

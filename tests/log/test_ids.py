@@ -10,7 +10,7 @@ import pytest
 from django.db import DatabaseError, connection, connections, transaction
 from django.utils import timezone
 
-from sqlqueue import NewMessage, publish, publish_many
+from sqlqueue import NewMessage, Published, publish, publish_many
 from sqlqueue.database.ids import FEW_KEYS
 from sqlqueue.log.schedule import move_due
 from sqlqueue.log.topics import forget_topics
@@ -118,6 +118,20 @@ class TestTheScope:
         assert way(["a", "b", "a"]) == 2
         assert way(["c", "c"], delay=LATER) == 1
 
+    def test_of_one_call_the_first_counts_whether_it_is_due_or_not(self) -> None:
+        result = publish_many(
+            TOPIC,
+            [
+                NewMessage("later", key="a", id="x", delay=LATER),
+                NewMessage("now", key="a", id="x"),
+                NewMessage("now", key="b", id="x"),
+                NewMessage("later", key="b", id="x", at=timezone.now() + LATER),
+            ],
+        )
+        assert (result.ids, result.created) == (["x"] * 4, 2)
+        assert [message.payload for message in Message.objects.all()] == ["now"]
+        assert [message.payload for message in ScheduledMessage.objects.all()] == ["later"]
+
 
 class TestExactly:
     WORDS = ("Welcome", "welcome", "wélcome", "welcome ", "Ж1", "order-🛫", "ﬀ", "ff")
@@ -131,6 +145,13 @@ class TestExactly:
 
 
 class TestWhatItReturns:
+    def test_the_offset_of_the_one_that_is_there(self) -> None:
+        first = publish(TOPIC, 1, key="a", id="x")
+        assert publish(TOPIC, 2, key="a", id="x", delay=1) == Published(first.offset, "x", "ignored")
+        assert publish(TOPIC, 2, key="b", id="x", delay=LATER) == Published(None, "x", "created")
+        assert publish(TOPIC, 3, key="b", id="x", delay=LATER) == Published(None, "x", "ignored")
+        assert publish(TOPIC, 3, key="b", id="x") == Published(None, "x", "ignored")
+
     def test_it_stays_the_same_message_when_it_is_due(self) -> None:
         assert publish(TOPIC, "first", key="a", id="x", delay=0).created
         assert not publish(TOPIC, "again", key="a", id="x", delay=0).created

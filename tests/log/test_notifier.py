@@ -81,6 +81,13 @@ def ringing(before=lambda: None):
 
 
 class TestInThisProcess:
+    def test_a_publish_wakes_a_sleeping_subscriber(self, consuming: Consuming, settings) -> None:
+        settings.SQLQUEUE = SLEEPY
+        seen: list[object] = []
+        asleep(consuming, seen)
+        publish("t", "second")
+        wait_until(lambda: seen == ["first", "second"], timeout=30)
+
     def test_the_commit_notifies_and_not_the_publish(self, rings: list[float]) -> None:
         publish("t", 1)
         rings.clear()

@@ -15,7 +15,7 @@ import pytest
 from django.db import DatabaseError, connection, connections, transaction
 from django.utils import timezone
 
-from sqlqueue import NewMessage, PublishedMany, publish, publish_many, publish_on_commit
+from sqlqueue import InvalidMessage, NewMessage, PublishedMany, publish, publish_many, publish_on_commit
 from sqlqueue.models import Message, Topic
 from sqlqueue.signals import message_published
 from tests.app.models import Effect
@@ -53,6 +53,12 @@ def its_own(id: str) -> None:
 
 @pytest.mark.django_db(transaction=True)
 class TestTheCallersTransaction:
+    def test_a_message_is_committed_with_the_callers_rows(self) -> None:
+        with transaction.atomic():
+            Effect.objects.create(name="paid", value="7")
+            publish("orders", 7)
+        assert (Effect.objects.count(), payloads("orders")) == (1, [7])
+
     def test_a_message_is_rolled_back_with_the_callers_rows(self) -> None:
         publish("orders", "before")
         with rolled_back():
@@ -68,6 +74,13 @@ class TestTheCallersTransaction:
                 publish("orders", "inside")
             publish("orders", "after")
         assert payloads("orders") == ["before", "after"]
+
+    def test_a_durable_block_keeps_what_an_inner_one_has_not_taken_back(self) -> None:
+        with transaction.atomic(durable=True):
+            publish("orders", "durable")
+            with rolled_back():
+                publish("orders", "inner")
+        assert payloads("orders") == ["durable"]
 
     def test_no_reader_sees_it_before_the_commit(self) -> None:
         seen: list[object] = []
@@ -180,6 +193,20 @@ class TestWhatItReturns:
         once = peak(1_500)
         assert peak(6_000) < 1.2 * once < 12_000_000  # bytes; the longer one's payloads have as many
 
+    def test_an_iterable_that_raises_publishes_nothing(self) -> None:
+        def numbers() -> Iterator[int]:
+            yield from range(2_500)
+            raise KeyError("of its own")
+
+        with pytest.raises(KeyError, match="of its own"):
+            publish_many("orders", numbers())
+        assert not Message.objects.exists()
+
+    def test_a_bad_one_among_many_lets_none_through(self) -> None:
+        with pytest.raises(InvalidMessage):
+            publish_many("orders", [*(NewMessage(n, id=str(n)) for n in range(2_499)), float("nan")])
+        assert not Message.objects.exists()
+
     def test_many_keep_their_order(self) -> None:
         publish_many("orders", (NewMessage(number, key="a") for number in range(2_500)))
         assert payloads("orders") == list(range(2_500))
@@ -202,6 +229,33 @@ class TestWhatItReturns:
 
 @pytest.mark.django_db(transaction=True)
 class TestTheSameIdAgain:
+    def test_it_is_no_second_message_and_changes_nothing_of_the_first(self) -> None:
+        first = publish("orders", "first", key="a", id="x", headers={"n": 1})
+        publish("orders", "between")
+        again = publish("orders", "second", key="a", id="x", headers={"n": 2})
+        assert (again.offset, again.id, again.created) == (first.offset, "x", False)
+        message = Message.objects.get(message_id="x")
+        assert (message.payload, message.headers) == ("first", {"n": 1})
+
+    def test_in_one_transaction(self) -> None:
+        with transaction.atomic():
+            first, again = publish("orders", 1, id="x"), publish("orders", 2, id="x")
+        assert (first.created, again.created, again.offset) == (True, False, first.offset)
+        assert payloads("orders") == [1]
+
+    def test_twice_in_one_bulk(self) -> None:
+        result = publish_many("orders", [NewMessage(n, key="a", id=f"x{n % 3}") for n in range(7)])
+        assert result.created == 3
+        assert payloads("orders") == [0, 1, 2]
+
+    @pytest.mark.parametrize("count", [1, 2, 1_200])
+    def test_in_a_bulk_after_the_first(self, count: int) -> None:
+        messages = [NewMessage(n, id=f"x{n}") for n in range(count)]
+        assert publish_many("orders", messages).created == count
+        assert publish_many("orders", messages).created == 0
+        assert publish_many("orders", [*messages, NewMessage("new", id="y")]).created == 1
+        assert payloads("orders") == [*range(count), "new"]
+
     @pytest.mark.database("mariadb", "mysql")
     @pytest.mark.parametrize("language", ["en_US", "de_DE"])
     def test_in_a_bulk_that_could_not_see_it_whatever_language_the_server_speaks(self, language: str) -> None:
@@ -223,6 +277,16 @@ class TestTheSameIdAgain:
         finally:
             connection.close()
         assert payloads("orders")[1:] == [f"first {name}" for name in "adf"] + [f"second {name}" for name in "bce"]
+
+    def test_after_the_first_was_rolled_back_it_is_new(self) -> None:
+        with rolled_back():
+            publish("orders", "lost", id="x")
+        assert publish("orders", "kept", id="x").created
+        assert payloads("orders") == ["kept"]
+
+    def test_in_another_topic_it_is_another_message(self) -> None:
+        assert publish("orders", 1, id="x").created
+        assert publish("bills", 1, id="x").created
 
     def test_after_its_first_was_acked_it_is_not_delivered_again(self, consuming: Consuming) -> None:
         seen: list[str] = []
@@ -272,6 +336,13 @@ class TestTheSameIdAgain:
 class TestKeysAndIdsAreKeptWhole:
     WORDS = ("a", "A", "a ", "ä", "á", "ss", "ß", "✈", "✈️", "👩‍👧", "👩", "ａ")
 
+    def test_ids_differ_where_their_bytes_do(self) -> None:
+        for word in self.WORDS:
+            assert publish("orders", word, key="k", id=word).created, word
+        for word in self.WORDS:
+            assert not publish("orders", "again", key="k", id=word).created, word
+        assert payloads("orders") == list(self.WORDS)
+
     def test_keys_differ_where_their_bytes_do(self) -> None:
         for word in self.WORDS:
             publish("orders", word, key=word)
@@ -286,6 +357,13 @@ class TestKeysAndIdsAreKeptWhole:
         publish("Orders", 1)
         consuming.drain()
         assert sorted(seen) == [("Orders", "one"), ("orders", "One"), ("orders", "one")]
+
+    @pytest.mark.parametrize("character", ["k", "ß", "👩"])
+    def test_255_characters_fit(self, character: str) -> None:
+        word = character * 255
+        publish("orders", 1, key=word, id=word)
+        message = Message.objects.get()
+        assert (message.partition_key, message.message_id) == (word, word)
 
     def test_a_megabyte_fits(self) -> None:
         text = "ß" * 1_000_000
@@ -322,6 +400,14 @@ class TestKeysAndIdsAreKeptWhole:
             publish("orders", value, key=key, headers=headers, delay=0)
         consuming.drain()
         assert seen == {str(number): [(value, {"value": value})] * 3 for number, value in enumerate(values)}
+
+    def test_a_number_keeps_its_value_however_it_is_written(self, consuming: Consuming) -> None:
+        seen: list[float] = []
+        consuming.consumer("orders", lambda delivery: seen.append(float(delivery.payload)))
+        for number in (0.1, 1.0, 1e16, 1e300, -2.5e-7):
+            publish("orders", number, key="a")
+        consuming.drain()
+        assert seen == [0.1, 1.0, 1e16, 1e300, -2.5e-7]
 
     def test_the_payload_can_be_queried(self) -> None:
         publish("orders", {"carrier": "UA", "delays": [1, 5]})

@@ -109,6 +109,12 @@ def test_a_nul_character_where_the_database_cannot_store_one(text: str) -> None:
     assert (Effect.objects.count(), Message.objects.count(), ScheduledMessage.objects.count()) == (1, 0, 0)
 
 
+@pytest.mark.parametrize("headers", [None, {}])
+def test_no_headers_are_no_headers(headers: dict | None) -> None:
+    publish("orders", 1, headers=headers)
+    assert Message.objects.get().headers is None
+
+
 @pytest.mark.parametrize("option", ["key", "id"])
 @pytest.mark.parametrize(
     ("value", "said"),
@@ -189,3 +195,15 @@ def test_a_delay_that_a_handler_asks_for(delay: object) -> None:
 def test_a_target_group_that_is_no_name() -> None:
     with pytest.raises(ConfigurationError, match="group"):
         publish("orders", 1, group="no name")
+
+
+def test_a_refusal_leaves_the_callers_transaction_alone() -> None:
+    with transaction.atomic():
+        publish("orders", "before")
+        with pytest.raises(InvalidMessage):
+            publish("orders", {1})
+        with pytest.raises(InvalidMessage):
+            publish_many("orders", [1, {1}])
+        Effect.objects.create(name="goes on", value="")
+    assert Effect.objects.count() == 1
+    assert [message.payload for message in Message.objects.all()] == ["before"]

@@ -50,6 +50,11 @@ def seconds_until_due() -> float:
 
 
 class TestWhenItIsDue:
+    def test_a_delayed_message_has_no_offset_yet(self) -> None:
+        published = publish("t", 1, key="a", delay=timedelta(minutes=5), id="x")
+        assert (published.offset, published.id) == (None, "x")
+        assert (move_all(), log()) == (0, [])
+
     @pytest.mark.parametrize(
         ("options", "seconds"),
         [
@@ -70,6 +75,20 @@ class TestWhenItIsDue:
         moment = datetime(2033, 5, 6, 7, 8, 9, 123456, tzinfo=timezone.utc)
         publish("t", 1, at=moment.astimezone(zone))
         assert ScheduledMessage.objects.get().due_at == moment
+
+    def test_a_time_that_is_past_is_now(self) -> None:
+        publish("t", 1, at=datetime(2020, 1, 1, tzinfo=timezone.utc))
+        assert (move_all(), log()) == (1, [1])
+
+    def test_it_enters_the_log_when_it_is_due(self, consuming: Consuming) -> None:
+        seen: list[object] = []
+        consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
+        publish("t", "soon", delay=0.3)
+        publish("t", "later", delay=60)
+        consuming.start()
+        wait_until(lambda: seen)
+        assert seen == ["soon"]
+        assert [message.payload for message in ScheduledMessage.objects.all()] == ["later"]
 
     def test_idle_consumers_sleep_until_it_is_due_and_no_longer(self, consuming: Consuming, settings) -> None:
         settings.SQLQUEUE = {**QUICK, "POLL_INTERVAL": 20.0, "IDLE_POLL_INTERVAL": 20.0}
@@ -94,6 +113,12 @@ class TestWhenItIsDue:
         for column in ("offset", "message_id", "created_at", "published_at", "due_at"):
             scheduled.pop(column), direct.pop(column)
         assert scheduled == direct
+
+    def test_it_is_committed_with_the_caller_or_not_at_all(self) -> None:
+        with transaction.atomic():
+            publish("t", 1, delay=0)
+            transaction.set_rollback(True)
+        assert not ScheduledMessage.objects.exists()
 
 
 class TestPlainSql:
@@ -272,6 +297,20 @@ class TestOneThatCannotBeMoved:
         move_all()
         assert [payload for payload in log() if "another" not in str(payload)] == ["published first", "behind it"]
         assert not ScheduledMessage.objects.exists()
+
+    @pytest.mark.database("mariadb", "mysql", "postgresql")
+    def test_what_another_transaction_changes_holds_up_its_key_alone(self) -> None:
+        for number in range(3):
+            publish("t", number, key="a", delay=0)
+            publish("t", f"b{number}", key="b", delay=0)
+        mine = ScheduledMessage.objects.filter(partition_key="a").order_by("id")
+        with OpenTransaction() as other:
+            other.do(lambda: mine.filter(id=mine[0].id).update(priority=0))
+            move_all()
+            assert log() == ["b0", "b1", "b2"]
+            other.commit()
+        move_all()
+        assert [payload for payload in log() if isinstance(payload, int)] == [0, 1, 2]
 
     @pytest.mark.database("mariadb", "mysql", "postgresql")
     def test_however_many_of_a_key_wait_the_others_go_on(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,12 @@ class TestCancel:
         move_due(LOG)
         assert [message.payload for message in Message.objects.all()] == [2]
 
+    def test_too_late(self) -> None:
+        publish("t", 1, id="x", delay=0)
+        move_due(LOG)
+        assert cancel("t", id="x") is False
+        assert state(1) == (1, 0)
+
     @pytest.mark.database("mariadb", "mysql", "postgresql")
     def test_of_what_another_transaction_has_published_for_now_comes_too_late(self) -> None:
         publish("t", "so that the topic is there", id="another")
@@ -327,3 +333,10 @@ def test_what_was_cancelled_and_scheduled_anew_is_cancelled(monkeypatch: pytest.
         assert cancel("t", id="x") is True
     assert anew == ["created"]
     assert not ScheduledMessage.objects.exists()
+
+
+@pytest.mark.parametrize("scheduled_messages", [0, 3_000])
+def test_what_is_not_due_costs_no_statement(scheduled_messages: int, django_assert_num_queries: Any) -> None:
+    publish_many("t", [NewMessage(n, delay=LATER) for n in range(scheduled_messages)])
+    with django_assert_num_queries(1):
+        assert move_due(LOG) == 0

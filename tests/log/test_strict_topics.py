@@ -99,6 +99,11 @@ class TestEntering:
         assert "Did you mean 'orders'?" in refused.refusal
         assert Message.objects.get().topic == "orders"
 
+    def test_a_known_topic_costs_no_statement(self, declared: Any, django_assert_num_queries: Any) -> None:
+        publish("orders", 1)
+        with django_assert_num_queries(1):
+            publish("orders", 1)
+
 
 class TestDeadLetters:
     @pytest.mark.parametrize("entrance", ENTRANCES)
@@ -214,6 +219,12 @@ def test_a_dead_letter_topic_has_the_partitions_of_its_topic(settings: object) -
     settings.SQLQUEUE = {"TOPICS": {"t": {"partitions": 5}}, "PARTITIONS": 3}
     assert topics.dead_letters(LOG, "t").partitions == 5
     assert topics.topic_info(LOG, "t_dlq").partitions == 5
+
+
+def test_a_known_dead_letter_topic_costs_no_statement(django_assert_num_queries) -> None:
+    topics.dead_letters(LOG, "t")
+    with django_assert_num_queries(0):
+        topics.dead_letters(LOG, "t")
 
 
 def test_a_topic_that_is_dropped_while_it_is_looked_up_is_created_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ from tests.transactions import OpenTransaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+UTC = timezone.utc
 TIMES = ("attended_until", "ticked_to", "next_tick", "last_tick")
 
 
@@ -141,6 +142,14 @@ class TestATick:
         (message,) = Message.objects.all()
         assert (message.topic, message.partition_key, message.target_group) == ("sync", "k", "")
         assert message.payload == {"full": True}
+
+    def test_an_idle_look_is_one_statement(self, django_assert_num_queries: Any) -> None:
+        assert seconds_to_next(LOG) is None
+        declared(schedule(), schedule("other", 3600))
+        with django_assert_num_queries(1):
+            seconds = seconds_to_next(LOG)
+        assert seconds is not None
+        assert 0 < seconds <= 60
 
     def test_the_topic_has_one_partition_and_is_declared_under_strict_topics(self, settings: Any) -> None:
         settings.SQLQUEUE = {"STRICT_TOPICS": True, "TOPICS": {"orders": {}}}

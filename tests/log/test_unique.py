@@ -574,6 +574,16 @@ class TestMany:
         again = publish_many(TOPIC, (NewMessage(n, key=f"{n}", unique_for="key") for n in range(1_600)))
         assert (again.created, again.ignored) == (100, 1_500)
 
+    def test_all_or_none(self) -> None:
+        def some() -> Iterator[NewMessage]:
+            yield NewMessage(1, key="a", unique_for="key")
+            raise LookupError
+
+        with pytest.raises(LookupError):
+            publish_many(TOPIC, some())
+        assert everything() == ([], [])
+        assert alone().created
+
 
 class TestPurge:
     @pytest.fixture(autouse=True)
@@ -637,6 +647,12 @@ class TestWhatItCosts:
         words = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE")
         return sum(not query["sql"].upper().startswith(words) for query in seen.captured_queries)
 
+    def test_a_plain_publish_nothing_more(self) -> None:
+        for topic in (TOPIC, "own"):
+            publish(topic, 0, unique_for=False)
+        assert self.counted(lambda: publish(TOPIC, 0, key=KEY)) == 1
+        assert self.counted(lambda: publish("own", 0, key=KEY, unique_for=False)) == 1
+
     def test_a_unique_one_a_few(self) -> None:
         publish(TOPIC, 0)
         lock = 2 if connection.vendor == "mysql" else 1
@@ -644,3 +660,15 @@ class TestWhatItCosts:
         assert self.counted(alone) == lock + 1  # ignored
         Message.objects.all().delete()
         assert self.counted(alone) == lock + 3
+
+    def test_many_no_more_than_one(self) -> None:
+        publish_many(TOPIC, range(400))
+        lock = 2 if connection.vendor == "mysql" else 1
+
+        def many() -> None:
+            publish_many(TOPIC, [NewMessage(n, key=f"{n}", unique_for="key") for n in range(400)])
+
+        assert self.counted(many) == lock + 1
+        assert self.counted(many) == lock + 1
+        Message.objects.all().delete()
+        assert self.counted(many) == lock + 3

@@ -4,9 +4,10 @@ import threading
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
 from sqlqueue import Batch, Delivery, NewMessage, Reject, Retry, get_batch, publish, publish_many
+from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.models import DeliveryState, Message
 from tests.consuming import QUICK, Consuming
 from tests.contrib.batches.following import CALLED, counted, figures, register, standing
@@ -160,6 +161,42 @@ def test_members_carry_their_batch_and_callers_do_not_see_the_header(consuming: 
     publish("t", 2)
     consuming.drain()
     assert sorted(found, key=str) == sorted([(batch.id, {"a": 1}), (None, {})], key=str)
+
+
+def statements(subscriber: Subscriber, count: int) -> list[str]:
+    """Return the statements of a subscriber's control thread until it has settled so many deliveries."""
+    seen: list[str] = []
+
+    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        seen.append(sql.replace('"', "").replace("`", ""))
+        return execute(sql, params, many, context)
+
+    subscriber.start()
+    with connection.execute_wrapper(note):
+        wait_until(lambda: subscriber.run_once() is not None and subscriber.settled == count)
+    subscriber.stop(0.0)
+    subscriber.close()
+    return seen
+
+
+def test_a_message_without_a_batch_costs_no_statement(consuming: Consuming) -> None:
+    register(consuming, "sync", lambda delivery: None)
+    publish_many("t", [NewMessage(n, key=str(n), headers={"a": 1}) for n in range(20)])
+    assert not [sql for sql in statements(consuming.subscriber(background_tasks=False), 20) if "batch" in sql]
+
+
+def test_members_of_many_partitions_are_settled_with_one_statement(consuming: Consuming) -> None:
+    register(consuming, "sync", lambda delivery: None)
+    consuming.drain()
+    with Batch() as batch:
+        batch.publish_many("t", [NewMessage(n, key=str(n)) for n in range(40)])
+    subscriber = consuming.subscriber(background_tasks=False)
+    subscriber.settler.tell_effects = lambda written: None
+    seen = statements(subscriber, 40)
+    assert counted(batch.id) == (40, 0)
+    written = [sql for sql in seen if "UPDATE sqlqueue_batch_member" in sql]
+    settled = [sql for sql in seen if "sqlqueue_offset" in sql and sql.split()[0] == "UPDATE"]
+    assert 1 <= len(written) <= len(settled)
 
 
 @pytest.mark.django_db

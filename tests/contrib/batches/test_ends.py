@@ -30,6 +30,7 @@ from sqlqueue.database import retries
 from sqlqueue.database.log import Log
 from sqlqueue.log import settle as settles
 from sqlqueue.log.groups import register as register_group
+from sqlqueue.log.groups import remove
 from sqlqueue.models import Message, ScheduledMessage
 from sqlqueue.operations.drop import drop
 from sqlqueue.operations.edit_scheduled import edit, withdraw
@@ -342,6 +343,19 @@ class TestGroups:
         consuming.drain()
         assert called == ["finish"]
         assert standing(batch.id).state == "succeeded"
+
+    def test_a_group_that_is_removed_is_not_waited_for(self, consuming: Consuming, called: list[Any]) -> None:
+        register(consuming, "sync", lambda delivery: None)
+        consuming.consumer("t", lambda delivery: None, group="away")
+        consuming.drain()
+        with Batch(**FINISH) as batch:
+            batch.publish("t", 1)
+        consuming.drain("default")
+        assert figures(batch.id) == (2, 1, 0)
+        remove(LOG, "away", "t")
+        ends.sweep(LOG)
+        consuming.drain("default")
+        assert called == ["finish"]
 
 
 class TestOperators:

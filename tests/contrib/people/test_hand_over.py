@@ -318,3 +318,22 @@ class TestEveryMessage:
 def test_what_is_no_reason_or_form_is_refused(given: Any) -> None:
     with pytest.raises(InvalidMessage, match="HandOver"):
         HandOver(**given)
+
+
+def test_nothing_more_is_written_where_nothing_is_handed_over(consuming: Consuming, settings: Any) -> None:
+    settings.SQLQUEUE = ONE_PARTITION
+    consuming.consumer("t", lambda delivery: None)
+    seen: list[str] = []
+
+    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        seen.append(sql)
+        return execute(sql, params, many, context)
+
+    publish_many("t", range(50))
+    subscriber = consuming.subscriber(background_tasks=False)
+    subscriber.start()
+    with connection.execute_wrapper(note):
+        wait_until(lambda: bool(subscriber.run_once() or True) and subscriber.settled == 50)
+    subscriber.stop(0.0)
+    subscriber.close()
+    assert not [sql for sql in seen if "work_item" in sql]

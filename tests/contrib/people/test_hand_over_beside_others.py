@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from sqlqueue import Batch, HandOver, Retry, get_batch, publish_many
+from sqlqueue import Batch, HandOver, Retry, asubscribe, get_batch, publish, publish_many
 from sqlqueue.conf import settings as options
 from sqlqueue.contrib.people import work_on
 from sqlqueue.contrib.people.models import WorkItem
@@ -15,6 +15,7 @@ from sqlqueue.database.log import Log
 from sqlqueue.models import Message
 from sqlqueue.stats.survey import survey
 from tests.app.models import Effect
+from tests.asynchronous.loops import in_loop
 from tests.consuming import QUICK, Consuming
 from tests.contrib.batches.following import CALLED, counted, figures, register
 
@@ -103,3 +104,18 @@ def test_what_a_hook_raises_after_the_commit_changes_nothing(consuming: Consumin
     assert sorted(Effect.objects.values_list("value", flat=True)) == ["0", "1", "2"]
     assert not WorkItem.objects.exists()
     assert not Message.objects.dead_letters().exists()
+
+
+def test_an_async_pull_loop_hands_over_too(consuming: Consuming) -> None:
+    publish("t", {"amount": 700}, id="a")
+
+    async def main() -> None:
+        async with asubscribe("t", group="pull", timeout=60) as deliveries:
+            delivery = await anext(deliveries)
+            await delivery.afail(HandOver("look", form={"x": 1}))
+            await delivery.afail(HandOver("look", form={"x": 1}))
+            assert delivery.settled == "fail"
+
+    in_loop(main())
+    item = WorkItem.objects.get()
+    assert (item.consumer_group, item.reason, item.form) == ("pull", "look", {"x": 1})

@@ -17,6 +17,7 @@ from sqlqueue.contrib.spark import archiving
 from sqlqueue.contrib.spark.archive import Archive
 from sqlqueue.contrib.spark.archiving import archive_topic
 from sqlqueue.contrib.spark.archivist import GROUP, Archivist, archivist
+from sqlqueue.contrib.spark.manifest import ForeignSegment
 from sqlqueue.contrib.spark.models import ArchiveSegment
 from sqlqueue.contrib.spark.plan import LEAST_ROWS
 from sqlqueue.database.horizon import Horizon
@@ -235,6 +236,16 @@ class TestWhatAnInterruptedRunHasLeft:
         publish_some(1)
         archive(spark, folder, segment_rows=6)
         assert offsets_in(folder) == dict.fromkeys(Message.objects.values_list("offset", flat=True), 1)
+
+    def test_is_never_another_databases_archive(self, spark: SparkSession, folder: Path) -> None:
+        publish_some(5)
+        archive(spark, folder)
+        ArchiveSegment.objects.all().delete()
+        manifest = next((folder / "_manifests").rglob("*.json"))
+        manifest.write_text(manifest.read_text().replace("t since ", "t since long "))
+        with pytest.raises(ForeignSegment, match="another database"):
+            archive(spark, folder)
+        assert len(offsets_in(folder)) == 5
 
 
 class TestTheCommand:

@@ -72,6 +72,16 @@ def test_rows_become_messages_in_order_and_once(spark: SparkSession, files: Path
     assert len(log()) == ROWS
 
 
+def test_what_a_killed_run_has_published_is_not_published_again(spark: SparkSession, files: Path) -> None:
+    publish_many("t", [NewMessage({"n": n}, key=f"k{n % 10}", id=f"k{n % 10}|{n}") for n in range(100)])
+    backfill(files, "--format=csv", "--key=key", "--id=key,n", "--payload=n")
+    assert len(log()) == ROWS
+    order = defaultdict(list)
+    for message in log():
+        order[message.partition_key].append(message.payload["n"])
+    assert all(numbers == sorted(numbers) for numbers in order.values())
+
+
 def test_parquet_and_json_keep_their_types(spark: SparkSession, tmp_path: Path) -> None:
     rows = [{"id": f"m{n}", "big": 2**53 + n, "none": None, "list": [1, n], "text": "🛬"} for n in range(3)]
     schema = pa.schema(

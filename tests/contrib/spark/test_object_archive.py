@@ -266,6 +266,17 @@ def files_of_manifests(lake: str) -> list[str]:
     return sorted(archive.opened(lake).sizes(MANIFESTS))
 
 
+def test_another_databases_archive_is_left_alone(spark: SparkSession, lake: str) -> None:
+    publish_some(5)
+    run(lake)
+    ArchiveSegment.objects.all().delete()
+    place, (path,) = archive.opened(lake), files_of_manifests(lake)
+    place.put(path, str(place.text(path)).replace("t since ", "t since long "), "")
+    with pytest.raises(CommandError, match="another database"):
+        run(lake)
+    assert len(offsets(spark, lake)) == 5
+
+
 def test_a_place_that_cannot_be_is_refused(bucket: str, tmp_path: Path) -> None:
     for uri, said in (
         ("s3://key:secret@lake/x", "keys are not for its URI"),
