@@ -2,8 +2,11 @@
 
 import asyncio
 
-from sqlqueue import NewMessage, Postpone, Reject, Retry, publish, publish_many
+import pytest
+
+from sqlqueue import ConfigurationError, NewMessage, Postpone, Reject, Retry, publish, publish_many
 from sqlqueue.models import Message
+from tests.app.models import Effect
 from tests.consuming import Consuming, states
 from tests.processes import wait_until
 
@@ -60,6 +63,19 @@ def test_every_outcome(consuming: Consuming) -> None:
     assert [dead_letter.payload for dead_letter in Message.objects.filter(topic="t_dlq")] == ["reject"]
 
 
+def test_batches(consuming: Consuming) -> None:
+    seen: list[int] = []
+
+    @consuming.consumer("t", batch=True, batch_size=10)
+    async def handle(deliveries) -> None:
+        await asyncio.sleep(0)
+        seen.extend(delivery.payload for delivery in deliveries)
+
+    publish_many("t", range(40))
+    consuming.drain()
+    assert sorted(seen) == list(range(40))
+
+
 def test_one_that_overruns_is_cancelled_and_comes_again(consuming: Consuming) -> None:
     attempts: list[int] = []
     cancelled: list[int] = []
@@ -82,3 +98,20 @@ def test_one_that_overruns_is_cancelled_and_comes_again(consuming: Consuming) ->
     wait_until(lambda: cancelled)
     host.stop()
     assert states("t") == []
+
+
+def test_they_use_the_database_through_djangos_own_bridge(consuming: Consuming) -> None:
+    @consuming.consumer("t")
+    async def handle(delivery) -> None:
+        await Effect.objects.acreate(name="async", value=str(delivery.payload))
+
+    publish("t", 7)
+    consuming.drain()
+    assert Effect.objects.get().value == "7"
+
+
+def test_atomic_is_refused(consuming: Consuming) -> None:
+    async def handle(delivery) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="async and atomic"):
+        consuming.consumer("t", handle, atomic=True)

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from django.db import OperationalError, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 
 from sqlqueue import LeaseLost, NewMessage, Reject, Retry, publish, publish_many
 from sqlqueue.consumers.handlers import atomic as atomic_executor
@@ -44,6 +44,13 @@ class TestTogether:
         consuming.drain()
         assert sorted(map(int, effects())) == list(range(60))
         assert states("t") == []
+
+    def test_it_runs_in_a_transaction(self, consuming: Consuming, batch: bool) -> None:
+        inside: list[bool] = []
+        consuming.consumer("t", lambda given: inside.append(connection.in_atomic_block), atomic=True, batch=batch)
+        publish("t", 1)
+        consuming.drain()
+        assert inside == [True]
 
     @pytest.mark.parametrize("error", [ValueError("no"), Retry(delay=0), Reject("no"), SystemExit(1)], ids=repr)
     def test_a_handler_that_raises_leaves_nothing(self, consuming: Consuming, batch: bool, error) -> None:
@@ -228,6 +235,13 @@ class TestThePosition:
         assert sorted(map(int, effects())) == list(range(12))
         assert states("t") == []
         assert offset_row("t").offset_acked == last
+
+    def test_messages_acked_one_by_one_leave_no_rows_when_all_is_done(self, consuming: Consuming, settings) -> None:
+        settings.SQLQUEUE = ONE_PARTITION
+        consuming.consumer("t", record, atomic=True)
+        publish_many("t", [NewMessage(number, key=f"k{number % 7}") for number in range(50)])
+        consuming.drain()
+        assert states("t") == []
 
 
 class TestTheFence:

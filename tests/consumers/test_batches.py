@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from sqlqueue import NewMessage, Postpone, Reject, publish, publish_many
+from sqlqueue import NewMessage, Postpone, Reject, Retry, publish, publish_many
 from sqlqueue.core.keys import partition_of
 from sqlqueue.models import Message
 from tests import subscribers
-from tests.consuming import QUICK, Consuming
+from tests.consuming import QUICK, Consuming, states
 from tests.processes import wait_until
 from tests.progress import keys_of_partitions, wait_until_settled
 
@@ -37,6 +37,17 @@ class TestSizes:
         assert [number for batch in batches for number in batch] == list(range(35))
         assert [len(batch) for batch in batches] == [10, 10, 10, 5]
 
+    def test_one_message_is_a_batch_too(self, consuming: Consuming, atomic: bool) -> None:
+        batches: list[list[int]] = []
+
+        @consuming.consumer("t", batch=True, atomic=atomic)
+        def handle(deliveries) -> None:
+            batches.append([delivery.payload for delivery in deliveries])
+
+        publish("t", 1)
+        consuming.drain()
+        assert batches == [[1]]
+
     @pytest.mark.parametrize("ordering", ["key", "partition", "none"])
     def test_each_is_in_one_batch(self, consuming: Consuming, atomic: bool, ordering: str) -> None:
         seen: list[int] = []
@@ -56,6 +67,46 @@ class TestSizes:
 
 @pytest.mark.parametrize("atomic", [False, True])
 class TestFailures:
+    @pytest.mark.parametrize("ordering", ["key", "none"])
+    def test_only_the_bad_message_dies(self, consuming: Consuming, settings, atomic: bool, ordering: str) -> None:
+        settings.SQLQUEUE = ONE_PARTITION
+        batches: list[list[int]] = []
+        done: list[int] = []
+
+        @consuming.consumer("t", batch=True, batch_size=10, atomic=atomic, ordering=ordering, max_attempts=3, backoff=0)
+        def handle(deliveries) -> None:
+            numbers = [delivery.payload for delivery in deliveries]
+            batches.append(numbers)
+            if 4 in numbers:
+                raise ValueError("four")
+            done.extend(numbers)
+
+        publish_many("t", [NewMessage(number, key=f"k{number}") for number in range(10)])
+        consuming.drain()
+        assert batches[0] == list(range(10))
+        assert sorted(done) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+        assert batches.count([4]) == 3
+        (dead_letter,) = Message.objects.filter(topic="t_dlq")
+        assert (dead_letter.payload, dead_letter.failure_count) == (4, 3)
+        assert states("t") == []
+
+    def test_a_key_keeps_its_order_through_a_failed_batch(self, consuming: Consuming, settings, atomic: bool) -> None:
+        settings.SQLQUEUE = ONE_PARTITION
+        done: list[int] = []
+        failed: list[int] = []
+
+        @consuming.consumer("t", batch=True, batch_size=5, atomic=atomic, backoff=0)
+        def handle(deliveries) -> None:
+            numbers = [delivery.payload for delivery in deliveries]
+            if 3 in numbers and len(failed) < 2:
+                failed.append(3)
+                raise Retry(delay=0)
+            done.extend(numbers)
+
+        publish_many("t", [NewMessage(number, key="a") for number in range(12)])
+        consuming.drain()
+        assert done == list(range(12))
+
     def test_reject_of_a_batch_rejects_each_of_it(self, consuming: Consuming, settings, atomic: bool) -> None:
         settings.SQLQUEUE = ONE_PARTITION
 

@@ -11,8 +11,10 @@ from django.db import Error, connection, transaction
 
 from sqlqueue import publish
 from sqlqueue.models import Message
+from sqlqueue.testing import drain
 from tests.app.models import Effect
 from tests.consuming import Consuming
+from tests.counting import OF_A_CONNECTION
 from tests.logs import LOG
 from tests.processes import wait_until
 from tests.servers.processlist import sessions
@@ -206,3 +208,34 @@ def test_a_handler_that_asks_for_a_rollback_is_not_acked(consuming: Consuming, b
     consuming.drain()
     assert seen() == []
     assert "TransactionManagementError" in dead_letter()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("consuming")
+def test_how_many_statements_an_atomic_delivery_costs(consuming: Consuming) -> None:
+    """Besides its BEGIN and COMMIT, and the handler's own."""
+    statements: list[str] = []
+
+    def record(execute, sql, parameters, many, context):
+        statements.append(" ".join(sql.replace('"', "").replace("`", "").split()))
+        return execute(sql, parameters, many, context)
+
+    @consuming.consumer("t", atomic=True)
+    def handle(delivery) -> None:
+        statements.append("the handler")
+
+    publish("t", 1)
+    with connection.execute_wrapper(record):
+        drain()
+    statements = [sql for sql in statements if not any(look in sql for look in OF_A_CONNECTION)]
+    at = statements.index("the handler")
+    before = 1
+    after = 2 if connection.vendor == "postgresql" else 3
+    own = statements[at - before : at] + statements[at + 1 : at + 1 + after]
+    begun, ended = own[0], own[1:]
+    assert begun.startswith("SELECT TRANSACTION_TIMESTAMP" if connection.vendor == "postgresql" else "SAVEPOINT")
+    if connection.vendor != "postgresql":
+        assert ended.pop(0).startswith("RELEASE SAVEPOINT")
+    assert ended[0].startswith("SELECT position")
+    assert ended[1].startswith("INSERT INTO sqlqueue_delivery_state")
+    assert not statements[at + 1 + after].startswith(("SELECT acked", "RELEASE", "INSERT INTO sqlqueue_delivery_state"))

@@ -55,7 +55,8 @@ def one_partition(consuming: Consuming, settings) -> None:
     settings.SQLQUEUE = ONE_PARTITION
 
 
-@pytest.mark.parametrize(("kind", "bad"), [("plain", 0), ("plain", 333), ("atomic", 499), ("async", 333)])
+@pytest.mark.parametrize("bad", [0, 333, 499])
+@KINDS
 def test_one_bad_message_of_500_costs_twelve_calls_and_no_neighbour_an_attempt(
     consuming: Consuming, kind: str, bad: int
 ) -> None:
@@ -124,9 +125,10 @@ def test_in_an_outage_few_are_tried_and_all_wait_for_their_backoff(consuming: Co
     assert waiting.filter(retry_count=0, last_error__contains="bad: ").count() == 200 - OUTAGE
 
 
-def test_good_messages_behind_ten_bad_ones_are_charged_nothing(consuming: Consuming) -> None:
+@KINDS
+def test_good_messages_behind_ten_bad_ones_are_charged_nothing(consuming: Consuming, kind: str) -> None:
     calls = Calls(lambda delivery: delivery.payload < 12)
-    calls.register(consuming, "plain", batch_size=50, max_attempts=2)
+    calls.register(consuming, kind, batch_size=50, max_attempts=2)
     publish_many("t", range(50))
     consuming.drain()
     assert sorted(calls.done) == list(range(12, 50))
@@ -134,7 +136,8 @@ def test_good_messages_behind_ten_bad_ones_are_charged_nothing(consuming: Consum
     assert Message.objects.filter(topic="t_dlq").count() == 12
 
 
-def test_with_one_attempt_only_what_was_tried_is_a_dead_letter(consuming: Consuming) -> None:
+@KINDS
+def test_with_one_attempt_only_what_was_tried_is_a_dead_letter(consuming: Consuming, kind: str) -> None:
     tried: list[int] = []
 
     def note(delivery) -> bool:
@@ -142,7 +145,7 @@ def test_with_one_attempt_only_what_was_tried_is_a_dead_letter(consuming: Consum
         return delivery.payload < 25
 
     calls = Calls(note)
-    calls.register(consuming, "plain", batch_size=50, max_attempts=1)
+    calls.register(consuming, kind, batch_size=50, max_attempts=1)
     publish_many("t", range(50))
     consuming.drain()
     assert sorted(Message.objects.filter(topic="t_dlq").values_list("payload", flat=True)) == list(range(25))

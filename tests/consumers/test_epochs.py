@@ -71,10 +71,18 @@ def course(consuming: Consuming, settings: Any) -> Course:
     return Course()
 
 
+def asynchronous(course: Course) -> Any:
+    async def handle(delivery: Any) -> None:
+        course(delivery)
+
+    return handle
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {},
+        {"atomic": True},
         {"atomic": True, "commit_every": 10},
         {"ordering": "partition"},
         {"ordering": "none"},
@@ -85,6 +93,12 @@ def test_three_epochs(consuming: Consuming, course: Course, options: dict[str, A
     consuming.consumer("t", course, group="g", backoff=0.01, **options)
     walk(consuming, course, troubles="commit_every" not in options)  # one that fails lets others be called again
     course.check(ordered=options.get("ordering") != "none")
+
+
+def test_three_epochs_with_an_asynchronous_handler(consuming: Consuming, course: Course) -> None:
+    consuming.consumer("t", asynchronous(course), group="g")
+    walk(consuming, course)
+    course.check()
 
 
 def test_three_epochs_in_batches(consuming: Consuming, course: Course) -> None:

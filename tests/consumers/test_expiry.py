@@ -76,6 +76,14 @@ def test_what_expired_is_a_dead_letter_and_its_handler_is_not_called(consuming: 
     assert not DeliveryState.objects.filter(acked=False).exists()
 
 
+def test_it_is_not_before_its_time(consuming: Consuming) -> None:
+    publish("t", 1, expires=60)
+    seen: list[int] = []
+    consuming.consumer("t", keep(seen))
+    consuming.drain()
+    assert (seen, expired()) == ([1], [])
+
+
 def test_time_passes_while_a_message_waits_in_memory_behind_another(consuming: Consuming) -> None:
     publish("t", 1, key="a")
     publish("t", 2, key="a", expires=0.3)
@@ -314,6 +322,23 @@ def test_a_scheduled_message_that_the_scheduler_finds_too_late_has_expired(consu
     drain()
     assert seen == [1]
     assert expired() == [(0, 0)]
+
+
+def test_simulated_time_lets_messages_expire(consuming: Consuming) -> None:
+    publish("t", 1, key="a", expires=HOUR)
+    seen: list[int] = []
+
+    def fail(delivery: Delivery) -> None:
+        seen.append(delivery.attempt)
+        raise Retry("again", delay=1800)
+
+    consuming.consumer("t", fail, max_attempts=None)
+    drain(ahead=HOUR * 2)
+    assert seen in ([1, 2], [1, 2, 3])  # the third is due when the time ends
+    assert [payload for payload, _ in expired()] == [1]
+    end = Message.objects.get(topic="t").expires_at
+    assert end is not None
+    assert timedelta(minutes=59) < end - datetime.now(timezone.utc) <= HOUR
 
 
 @pytest.mark.parametrize("expires", [0, -1, 0.0005, timedelta(0), timedelta(days=3651), float("nan"), True, "1h"])

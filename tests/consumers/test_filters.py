@@ -1,5 +1,6 @@
 """Filters of consumers: what does not match is acked without its handler, and counted."""
 
+import asyncio
 import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ import pytest
 from django.db import connection
 from prometheus_client import REGISTRY
 
-from sqlqueue import NewMessage, Retry, get_status, publish, publish_many, replay, subscribe
+from sqlqueue import NewMessage, Retry, asubscribe, get_status, publish, publish_many, replay, subscribe
 from sqlqueue.consumers.engine import reader as reader_module
 from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.consumers.handlers.delivery import Delivery
@@ -161,6 +162,19 @@ def test_of_a_pull_loop() -> None:
             delivery.ack()
     assert sorted(seen) == [4, 5]
     wait_until(lambda: watermark("t") == highest_offset(LOG))
+
+
+def test_of_an_async_pull_loop() -> None:
+    numbered(6)
+
+    async def receive() -> int:
+        async with asubscribe("t", timeout=60, where={"payload.n": 5}) as deliveries:
+            async for delivery in deliveries:
+                await delivery.aack()
+                return int(delivery.payload["n"])
+        raise AssertionError("nothing came")
+
+    assert asyncio.run(receive()) == 5
 
 
 def test_of_a_drain_in_a_test(consuming: Consuming) -> None:

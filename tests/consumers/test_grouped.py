@@ -10,20 +10,22 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from django.db import Error, IntegrityError, OperationalError, transaction
+from django.db import Error, IntegrityError, OperationalError, connection, transaction
 
-from sqlqueue import HandOver, NewMessage, Postpone, Reject, Retry, publish_many
+from sqlqueue import HandOver, NewMessage, Postpone, Reject, Retry, publish_many, subscribe
 from sqlqueue.consumers.handlers import atomic as atomic_executor
 from sqlqueue.consumers.handlers import runs
 from sqlqueue.contrib.people.models import WorkItem
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
 from sqlqueue.database.retries import ErrorKind
+from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.log import atomic
 from sqlqueue.models import DeliveryState, Message, Offset, Result
 from sqlqueue.testing import drain
 from tests.app.models import Effect
 from tests.consuming import QUICK, Consuming, states
+from tests.counting import OF_A_CONNECTION
 from tests.logs import LOG
 from tests.processes import wait_until
 from tests.transactions import OpenTransaction
@@ -107,6 +109,50 @@ class TestCommits:
         publish_many("t", range(3))
         consuming.drain()
         assert settled == [[0], [1], [2]]
+
+    @pytest.mark.parametrize("ordering", ["key", "partition", "none"])
+    def test_each_is_handled_once_and_in_order(self, consuming: Consuming, settings, ordering: str) -> None:
+        settings.SQLQUEUE = QUICK
+        Handler(consuming, ordering=ordering)
+        publish_many("t", [NewMessage(number, key=f"k{number % 5}") for number in range(200)])
+        consuming.drain()
+        done = effects()
+        assert sorted(done) == list(range(200))
+        if ordering != "none":
+            for key in range(5):
+                mine = [number for number in done if number % 5 == key]
+                assert mine == sorted(mine)
+
+    def test_statements(self, consuming: Consuming) -> None:
+        """Two savepoint statements (none on PostgreSQL), the fence and the position for a hundred; an insert for
+        each."""
+        statements: list[str] = []
+
+        def record(execute, sql, parameters, many, context):
+            statements.append(" ".join(sql.replace('"', "").replace("`", "").split()))
+            return execute(sql, parameters, many, context)
+
+        Handler(consuming, commit_every=100)
+        publish_many("t", range(100))
+        with connection.execute_wrapper(record):
+            drain()
+        inserts = [number for number, sql in enumerate(statements) if sql.startswith("INSERT INTO app_effect")]
+        assert len(inserts) == 100
+        assert inserts == list(range(inserts[0], inserts[0] + 100)), "nothing between two handlers"
+        after = statements[inserts[-1] + 1 :]
+        if connection.vendor != "postgresql":
+            assert after.pop(0).startswith("RELEASE SAVEPOINT")
+        while any(look in after[0] for look in OF_A_CONNECTION):
+            after.pop(0)
+        assert after[0].startswith("SELECT position")
+        assert after[1].startswith("UPDATE sqlqueue_offset SET position")
+        assert not any("INTO sqlqueue_delivery_state" in sql for sql in statements)
+
+    def test_what_it_returns_is_kept_for_each(self, consuming: Consuming) -> None:
+        Handler(consuming, lambda delivery: delivery.payload * 2, keep_results=60)
+        publish_many("t", range(5))
+        consuming.drain()
+        assert sorted(Result.objects.values_list("result", flat=True)) == [0, 2, 4, 6, 8]
 
     def test_hooks_of_one_handler_cost_those_of_others_nothing(self, consuming: Consuming) -> None:
         ran: list[int] = []
@@ -431,6 +477,13 @@ class TestTime:
 
 @pytest.mark.django_db(transaction=True)
 class TestDrain:
+    def test_it_is_as_in_production(self, consuming: Consuming) -> None:
+        handler = Handler(consuming, acting({3}, ValueError))
+        publish_many("t", range(8))
+        assert drain() == 9
+        assert sorted(effects()) == list(range(8))
+        assert handler.attempts[3] == {1, 2}
+
     def test_the_first_error_ends_it(self, consuming: Consuming) -> None:
         handler = Handler(consuming, acting({3}, ValueError))
         publish_many("t", range(8))
@@ -448,3 +501,8 @@ def test_a_drain_inside_a_test_case(consuming: Consuming) -> None:
     publish_many("t", range(8))
     drain()
     assert sorted(effects()) == list(range(8))
+
+
+def test_a_pull_loop_refuses_it(consuming: Consuming) -> None:
+    with pytest.raises(ConfigurationError, match="leave commit_every out"), subscribe("t", commit_every=10):
+        pass

@@ -72,6 +72,23 @@ def test_a_message_for_one_group_is_no_others(consuming: Consuming, settings) ->
 
 
 class TestStart:
+    def test_earliest_gets_what_the_log_holds(self, consuming: Consuming) -> None:
+        seen: list[int] = []
+        publish("t", 1)
+        consuming.consumer("t", lambda delivery: seen.append(delivery.payload))
+        consuming.drain()
+        assert seen == [1]
+
+    def test_latest_gets_only_what_comes_after_its_registration(self, consuming: Consuming) -> None:
+        seen: list[int] = []
+        publish_many("t", [NewMessage(0, key=str(number)) for number in range(20)])
+        consuming.consumer("t", lambda delivery: seen.append(delivery.payload), start="latest")
+        consuming.drain()
+        assert seen == []
+        publish_many("t", [NewMessage(1, key=str(number)) for number in range(20)])
+        consuming.drain()
+        assert seen == [1] * 20
+
     def test_it_is_fixed_at_registration(self, consuming: Consuming) -> None:
         """Also for partitions without an owner so far when messages come."""
         seen: list[int] = []
@@ -270,6 +287,12 @@ class TestPause:
         consuming.drain()
         assert seen == ["two"]
 
+    def test_publishing_goes_on(self, consuming: Consuming) -> None:
+        publish("t", 1)
+        Topic.objects.update(paused=True)
+        publish("t", 2)
+        assert Message.objects.count() == 2
+
     def test_a_retry_that_becomes_due_waits_too(self, consuming: Consuming) -> None:
         attempts: list[int] = []
 
@@ -289,6 +312,22 @@ class TestPause:
 
 
 class TestPriorities:
+    @pytest.mark.parametrize("batch", [False, True])
+    def test_lower_ones_come_first(self, consuming: Consuming, settings, batch: bool) -> None:
+        settings.SQLQUEUE = {**QUICK, "TOPICS": {"t": {"partitions": 1, "priorities": 3}}}
+        seen: list[int] = []
+
+        @consuming.consumer("t", batch=batch, batch_size=5)
+        def handle(given) -> None:
+            seen.extend(delivery.priority for delivery in (given if batch else [given]))
+
+        for number in range(30):
+            publish("t", number, priority=number % 3)
+        consuming.drain(threads=1)
+        assert len(seen) == 30
+        assert seen[:5] == [0] * 5
+        assert sum(seen[:15]) < sum(seen[15:])
+
     def test_each_keeps_the_order_of_a_key(self, consuming: Consuming, settings) -> None:
         settings.SQLQUEUE = {**QUICK, "TOPICS": {"t": {"partitions": 2, "priorities": 2}}}
         seen: list[tuple[int, int]] = []

@@ -282,6 +282,29 @@ def test_a_handler_that_came_back_in_the_last_moment_is_not_counted_as_hanging()
     pool.close()
 
 
+def test_a_handler_that_hangs_is_replaced() -> None:
+    go_on, begun = threading.Event(), threading.Event()
+    reports: list[Attempt] = []
+    pool = ThreadPool(1, lambda attempt, outcome: reports.append(attempt), lambda run: None)
+
+    def hang(delivery: object) -> None:
+        begun.set()
+        go_on.wait(60)
+
+    hanging = Execution(assigned_partition().lease, [attempt()])
+    pool.submit(HandlerExecutor(LOG, consumer("t", hang)), hanging)
+    assert begun.wait(30)
+    pool.abandon(hanging)
+    pool.abandon(hanging)
+    other = Execution(assigned_partition().lease, [attempt()])
+    pool.submit(HandlerExecutor(LOG, consumer("t", lambda delivery: None)), other)
+    wait_until(lambda: reports)
+    assert reports == [other.attempts[0]]
+    go_on.set()
+    wait_until(lambda: not pool._abandoned)
+    pool.close()
+
+
 def test_a_process_whose_supervisor_is_gone_stops_once() -> None:
     class Stopping(Subscriber):
         stops = 0
@@ -302,6 +325,14 @@ def test_a_process_whose_supervisor_is_gone_stops_once() -> None:
     thread.join(30)
     assert not thread.is_alive()
     assert subscriber.stops == 2
+
+
+def test_a_stopped_execution_releases_what_has_not_started() -> None:
+    run = Execution(assigned_partition().lease, [attempt(), attempt(), attempt()])
+    assert run.start_next() is run.attempts[0]
+    assert list(run.stop()) == run.attempts[1:]
+    assert run.start_next() is None
+    assert list(run.stop()) == []
 
 
 def test_an_idle_subscriber_asks_little_however_many_partitions_it_has(host: Host, settings: object) -> None:

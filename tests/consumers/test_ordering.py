@@ -78,20 +78,6 @@ def flaky(watch: Watch, queue_of, seed: int = 7):
     return handle
 
 
-@pytest.mark.parametrize(
-    ("ordering", "keys"), [("key", ["a", "b", "c"]), ("key", ["", "", ""]), ("none", ["a", "a", "a"])]
-)
-def test_what_need_not_wait_is_handled_side_by_side(
-    consuming: Consuming, settings, ordering: str, keys: list[str]
-) -> None:
-    settings.SQLQUEUE = ONE_PARTITION
-    together = threading.Barrier(3)
-    consuming.consumer("t", lambda delivery: together.wait(30), ordering=ordering)
-    publish_many("t", [NewMessage(1, key=key) for key in keys])
-    consuming.drain(threads=3)
-    assert not together.broken
-
-
 class TestKey:
     @pytest.mark.parametrize("partitions", [1, 3])
     def test_order_per_key_holds_with_many_threads_and_failures(
@@ -111,6 +97,23 @@ class TestKey:
             assert watch.overtakings(key) == []
             assert watch.most[key] == 1
         assert any(how == "failed" for key in keys for how, _ in watch.events[key])
+
+    def test_different_keys_of_one_partition_are_handled_side_by_side(self, consuming: Consuming, settings) -> None:
+        settings.SQLQUEUE = ONE_PARTITION
+        together = threading.Barrier(3)
+        consuming.consumer("t", lambda delivery: together.wait(30))
+        for key in ("a", "b", "c"):
+            publish("t", 1, key=key)
+        consuming.drain(threads=3)
+        assert not together.broken
+
+    def test_messages_without_a_key_are_handled_side_by_side(self, consuming: Consuming, settings) -> None:
+        settings.SQLQUEUE = ONE_PARTITION
+        together = threading.Barrier(3)
+        consuming.consumer("t", lambda delivery: together.wait(30))
+        publish_many("t", [1, 2, 3])
+        consuming.drain(threads=3)
+        assert not together.broken
 
     def test_a_failing_message_holds_back_its_own_key_and_no_other(self, consuming: Consuming, settings) -> None:
         settings.SQLQUEUE = ONE_PARTITION
@@ -250,6 +253,14 @@ class TestNone:
             publish("t", number, key="a")
         consuming.drain()
         assert sorted(seen) == [0, 1, 2, 3, 4]
+
+    def test_messages_of_one_key_are_handled_side_by_side(self, consuming: Consuming) -> None:
+        together = threading.Barrier(4)
+        consuming.consumer("t", lambda delivery: together.wait(30), ordering="none")
+        for number in range(4):
+            publish("t", number, key="a")
+        consuming.drain(threads=4)
+        assert not together.broken
 
     def test_each_is_delivered_once_with_many_threads_and_failures(self, consuming: Consuming) -> None:
         watch = Watch()

@@ -308,6 +308,34 @@ class TestDeadLetters:
         assert states("t", "g") == []
         assert offset_row("t", "g", original.partition).offset_acked == offset
 
+    def test_a_retry_at_the_last_attempt_is_one(self, consuming: Consuming) -> None:
+        @consuming.consumer("t", max_attempts=1)
+        def handle(delivery) -> None:
+            raise Retry("again", delay=0)
+
+        publish("t", 1)
+        consuming.drain()
+        assert [(each.failure_count, each.last_error) for each in dead_letters()] == [(1, "again")]
+
+    def test_a_rejected_message_is_one_at_once(self, consuming: Consuming) -> None:
+        @consuming.consumer("t")
+        def handle(delivery) -> None:
+            raise Reject("unknown aircraft")
+
+        publish("t", 1)
+        consuming.drain()
+        assert [(each.failure_count, each.last_error) for each in dead_letters()] == [(1, "unknown aircraft")]
+
+    def test_the_log_keeps_the_message(self, consuming: Consuming) -> None:
+        @consuming.consumer("t")
+        def handle(delivery) -> None:
+            raise Reject("no")
+
+        published = publish("t", 1, id="x")
+        consuming.drain()
+        message = Message.objects.get(topic="t")
+        assert (message.offset, message.message_id, message.failed_group) == (published.offset, "x", "")
+
     def test_the_same_message_can_die_twice(self, consuming: Consuming) -> None:
         said = iter(["first", "second"])
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from sqlqueue import Delivery, periodic
+from sqlqueue import Delivery, Reject, periodic
 from sqlqueue.consumers.background import duties
 from sqlqueue.consumers.background.duties import TICKS_INTERVAL, PeriodicTask
 from sqlqueue.consumers.declare.periodic import declared
@@ -128,6 +128,21 @@ class TestRunning:
             for message in Message.objects.all()
         ]
         assert min(late) < timedelta(seconds=0.5)  # it does not wait for the next round of polling
+
+    def test_a_tick_that_fails_is_retried_and_becomes_a_dead_letter(self, consuming: Consuming) -> None:
+        attempts: list[int] = []
+
+        def failing(delivery: Delivery) -> None:
+            attempts.append(delivery.attempt)
+            if delivery.attempt == 2:
+                raise Reject("no use")
+            raise ValueError
+
+        periodic(every=1e8, name="a", backoff=0, jitter=0)(failing)
+        publish("periodic", None, id="a@x", group="a")
+        consuming.drain()
+        assert attempts == [1, 2]
+        assert Message.objects.get(topic="periodic_dlq").failed_group == "a"
 
     def test_a_process_without_schedules_does_not_ask_for_any(self, consuming: Consuming) -> None:
         consuming.consumer("t", lambda delivery: None)

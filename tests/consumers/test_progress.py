@@ -18,7 +18,7 @@ from sqlqueue.database.log import Log
 from sqlqueue.log import results
 from sqlqueue.log.groups import revoke
 from sqlqueue.log.results import Reported
-from sqlqueue.models import Message, Progress
+from sqlqueue.models import Message, Offset, Progress
 from sqlqueue.stats.group_status import GroupStatus
 from tests.consuming import QUICK, Consuming
 from tests.factories import MessageValueFactory
@@ -198,6 +198,16 @@ class TestFenced:
         results.store_progress(LOG, [(again, Reported(2, 10, "on"))])
         row = Progress.objects.get()
         assert (row.note, row.done, row.fencing_token, row.serial) == ("on", 2, 8, again.serial)
+
+    def test_a_row_of_another_token_is_not_shown(self, consuming: Consuming, steps: Steps) -> None:
+        consuming.consumer("t", steps)
+        publish("t", 1, id="a")
+        consuming.start()
+        wait_until(lambda: shown() == (1, 10, "first"))
+        token = Offset.objects.get(topic="t", priority=0).fencing_token
+        assert Progress.objects.get().fencing_token == token
+        Progress.objects.update(fencing_token=token - 1)
+        assert shown() is None
 
 
 def test_a_pulled_delivery_reports_too(consuming: Consuming, settings: object) -> None:

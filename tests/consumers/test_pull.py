@@ -56,6 +56,13 @@ def test_a_heavy_payload_can_be_read_after_the_ack(consuming: Consuming) -> None
     assert first.payload == "x" * 5_000
 
 
+def test_what_is_acked_never_comes_again(consuming: Consuming) -> None:
+    for number in range(5):
+        publish("t", number, key="a")
+    assert received(5) == [0, 1, 2, 3, 4]
+    assert received(0) == []
+
+
 def test_it_waits_for_what_comes_later(consuming: Consuming) -> None:
     with subscribe("t", timeout=PATIENCE) as deliveries:
         each = iter(deliveries)
@@ -142,6 +149,14 @@ def test_retry_postpone_and_reject(consuming: Consuming) -> None:
     assert 3_900 < seconds_until_due(offsets["postpone"]) <= 4_000.1
     assert DeliveryState.objects.get(message_offset=offsets["retry"]).last_error == "later"
     assert Message.objects.get(topic="t_dlq").last_error == "bad"
+
+
+def test_the_last_attempts_retry_is_a_dead_letter(consuming: Consuming) -> None:
+    publish("t", 1)
+    with subscribe("t", timeout=PATIENCE, max_attempts=2) as deliveries:
+        for delivery in islice(deliveries, 2):
+            delivery.retry(delay=0)
+    assert Message.objects.get(topic="t_dlq").failure_count == 2
 
 
 def test_a_delivery_is_settled_once(consuming: Consuming) -> None:
@@ -345,12 +360,18 @@ def test_a_receiver_that_has_lost_a_delivery_gets_the_next_ones(consuming: Consu
     assert not states("t")
 
 
+def test_groups_are_apart(consuming: Consuming) -> None:
+    publish("t", 1)
+    assert received(1, group="one") == [1]
+    assert received(1, group="two") == [1]
+    assert received(0, group="one") == []
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"batch": True}, "not batch"),
         ({"atomic": True}, "not atomic"),
-        ({"commit_every": 10}, "leave commit_every out"),
         ({"orderng": "key"}, "Did you mean 'ordering'"),
         ({"max_attempts": 0}, "max_attempts"),
         ({"group": "no name"}, "group"),
@@ -391,6 +412,12 @@ def test_the_receivers_connection_that_the_server_has_ended_is_replaced(
 
 
 class TestResults:
+    def test_a_result_is_kept_with_the_ack(self, consuming: Consuming) -> None:
+        publish("t", 1, id="a")
+        with subscribe("t", timeout=PATIENCE, keep_results=60) as deliveries:
+            next(iter(deliveries)).ack(result={"n": 1})
+        assert get_status("t", id="a").groups["default"].result == {"n": 1}
+
     def test_in_a_transaction_it_commits_with_that(self, consuming: Consuming) -> None:
         publish("t", 1, id="a")
         with subscribe("t", timeout=PATIENCE, keep_results=60) as deliveries:

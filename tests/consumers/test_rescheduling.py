@@ -1,5 +1,6 @@
 """What a person changes in the tables, with plain SQL, is noticed by the owner within a heartbeat."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.consuming import QUICK, Consuming
 from tests.processes import wait_until
 
 PAST, FUTURE = "2000-01-01 00:00:00", "2099-01-01 00:00:00"
+Changes = Callable[[str], None]
 
 
 @pytest.fixture
@@ -62,6 +64,15 @@ def test_one_that_is_acked_lets_the_next_of_its_key_go_on(seen: list[tuple[Any, 
     change(acked + (f", invisible_until = '{until}'" if until else ""))
     wait_until(lambda: ("second", 1) in seen, message="the change was not noticed")
     assert seen == [("first", 1), ("second", 1)]
+
+
+def test_a_changed_number_of_attempts_counts_when_the_message_is_next_due(
+    seen: list[tuple[Any, int]], consuming: Consuming
+) -> None:
+    change("retry_count = 4")
+    change(f"invisible_until = '{PAST}'")
+    wait_until(lambda: len(seen) == 3)
+    assert seen[1] == ("first", 5)
 
 
 def test_what_is_not_due_is_asked_for_by_the_rows_own_keys(

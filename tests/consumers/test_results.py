@@ -9,7 +9,10 @@ from django.db import connection, transaction
 from django.db.models import F
 
 from sqlqueue import ConfigurationError, LeaseLost, Reject, Retry, get_status, publish, publish_many
+from sqlqueue.consumers.engine.subscriber import Subscriber
 from sqlqueue.consumers.handlers import atomic as atomic_executor
+from sqlqueue.database.log import Log
+from sqlqueue.log import settle as settles
 from sqlqueue.log.groups import revoke
 from sqlqueue.models import Message, Result
 from sqlqueue.stats.group_status import GroupStatus
@@ -141,6 +144,14 @@ class TestKept:
         assert (of("a").state, of("a").result) == ("acked", None)
 
 
+def run_until_settled(subscriber: Subscriber, count: int) -> None:
+    def settled() -> bool:
+        subscriber.run_once()
+        return subscriber.settled == count
+
+    wait_until(settled)
+
+
 @pytest.mark.database("mariadb")
 def test_one_that_the_server_does_not_take_at_once_is_a_dead_letter(consuming: Consuming, settings: object) -> None:
     """Quotes take two bytes each; max_allowed_packet is 16 MiB there."""
@@ -151,6 +162,55 @@ def test_one_that_the_server_does_not_take_at_once_is_a_dead_letter(consuming: C
     consuming.drain()
     assert (of("a").state, "max_allowed_packet" in of("a").error) == ("dead", True)
     assert len(of("b").result) == 3 * 1024 * 1024
+
+
+def test_without_keep_results_nothing_more_is_written(consuming: Consuming, settings: object) -> None:
+    settings.SQLQUEUE = ONE_PARTITION
+    consuming.consumer("t", lambda delivery: {1, 2})  # it may return what it likes
+    seen: list[str] = []
+
+    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        seen.append(sql)
+        return execute(sql, params, many, context)
+
+    publish_many("t", range(50))
+    subscriber = consuming.subscriber(background_tasks=False)
+    subscriber.start()
+    with connection.execute_wrapper(note):
+        run_until_settled(subscriber, 50)
+    subscriber.stop(0.0)
+    subscriber.close()
+    assert not [sql for sql in seen if "sqlqueue_result" in sql or "sqlqueue_progress" in sql]
+    assert not [sql for sql in seen if sql.startswith("INSERT") and "sqlqueue_offset" not in sql]
+
+
+def test_the_results_of_a_settle_take_one_statement(consuming: Consuming, settings: object) -> None:
+    settings.SQLQUEUE = ONE_PARTITION
+    consuming.consumer("t", lambda delivery: delivery.payload, keep_results=DAY)
+    publish_many("t", range(200))
+    inserts: list[int] = []
+    settled: list[int] = []
+    plain = settles.settle
+
+    def counting(log: Log, plans: Any, *rest: Any) -> Any:
+        settled.append(sum(bool(plan.settled) for plan in plans))
+        return plain(log, plans, *rest)
+
+    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql.startswith("INSERT") and "sqlqueue_result" in sql:
+            inserts.append(1)
+        return execute(sql, params, many, context)
+
+    subscriber = consuming.subscriber(background_tasks=False)
+    subscriber.start()
+    with pytest.MonkeyPatch.context() as patch, connection.execute_wrapper(note):
+        patch.setattr("sqlqueue.consumers.engine.settler.settle", counting)
+        run_until_settled(subscriber, 200)
+    subscriber.stop(0.0)
+    subscriber.close()
+    assert Result.objects.count() == 200
+    assert sorted(Result.objects.values_list("result", flat=True)) == list(range(200))
+    assert len(inserts) == sum(count > 0 for count in settled) < 100
 
 
 @pytest.mark.parametrize("atomic", [False, True], ids=["plain", "atomic"])

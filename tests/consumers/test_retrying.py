@@ -15,7 +15,7 @@ from sqlqueue.database import retries
 from sqlqueue.database.error_codes import ErrorKind
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.models import DeliveryState, Message
-from tests.consuming import Consuming, seconds_until_due, states
+from tests.consuming import QUICK, Consuming, seconds_until_due, states
 from tests.logs import LOG
 from tests.processes import wait_until
 
@@ -80,6 +80,25 @@ def test_without_a_bound_it_is_retried_until_it_succeeds(consuming: Consuming, k
     assert attempts == list(range(1, 13))
     assert not states("t")
     assert not dead()
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_of_a_batch_only_the_message_is_rejected_that_fails_alone(
+    consuming: Consuming, settings: Any, atomic: bool
+) -> None:
+    settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1}
+    done: list[str] = []
+
+    @consuming.consumer("t", batch=True, atomic=atomic, reject_for=ValueError, backoff=0)
+    def handle(deliveries) -> None:
+        for delivery in deliveries:
+            fail(delivery.payload)
+        done.extend(delivery.payload for delivery in deliveries)
+
+    publish_many("t", ["one", "two", "broken", "three"])
+    consuming.drain()
+    assert sorted(done) == ["one", "three", "two"]
+    assert dead() == {"broken": 1}
 
 
 def test_a_lost_connection_of_an_atomic_handler_is_retried_whatever_retry_for_names(

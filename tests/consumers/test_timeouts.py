@@ -47,6 +47,15 @@ def test_a_handler_that_overruns_is_superseded_and_its_outcome_ignored(consuming
     assert (states("t"), Message.objects.filter(topic="t_dlq").count()) == ([], 0)
 
 
+def test_the_reason_is_kept(consuming: Consuming) -> None:
+    gate = consuming.gate()
+    consuming.consumer("t", lambda delivery: gate.wait(), visibility_timeout=0.2, max_attempts=1)
+    publish("t", 1)
+    consuming.start()
+    wait_until(lambda: Message.objects.filter(topic="t_dlq").exists())
+    assert "still running after its visibility timeout" in Message.objects.get(topic="t_dlq").last_error
+
+
 @pytest.mark.parametrize("batch", [False, True])
 def test_handlers_that_never_return_keep_nothing_else_waiting(consuming: Consuming, batch: bool) -> None:
     """More of them than may be in flight at once, and fewer than end the process."""
@@ -151,7 +160,6 @@ def test_it_is_announced_with_the_time_that_it_took(consuming: Consuming) -> Non
     finally:
         delivery_settled.disconnect(hear)
     assert 0.2 <= seconds[0] <= time.monotonic() - began
-    assert "still running after its visibility timeout" in Message.objects.get(topic="t_dlq").last_error
 
 
 def test_the_outcome_of_an_earlier_attempt_is_not_taken_for_a_later_ones(consuming: Consuming) -> None:
@@ -255,3 +263,12 @@ def test_the_message_that_hangs_holds_back_its_own_key_alone(consuming: Consumin
     consuming.start(threads=1)  # its only thread hangs, and is replaced
     wait_until(lambda: len(seen) == 21)
     assert "hangs" not in seen
+
+
+def test_when_too_many_handlers_hang_the_consumer_ends(consuming: Consuming) -> None:
+    gate = consuming.gate()
+    consuming.consumer("t", lambda delivery: gate.wait(), visibility_timeout=0.1, max_attempts=1)
+    for number in range(40):
+        publish("t", number, key=str(number))
+    host = consuming.start(threads=2)
+    wait_until(lambda: not host.running)
