@@ -80,7 +80,7 @@ def test_an_overrun_and_a_lost_lease_are_noticed_without_it(consuming: Consuming
     consuming.consumer("t", late, group="revoked")
     publish_many("t", [1])
     host = consuming.start()
-    wait_until(lambda: host.subscriber.dispatcher.outstanding)
+    wait_until(lambda: len(host.subscriber.dispatcher.in_flight))
     wait_until(lambda: "late" in lost)
     with transaction.atomic():
         revoke(LOG, "revoked", "t")

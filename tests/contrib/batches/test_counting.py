@@ -194,7 +194,7 @@ def test_members_of_many_partitions_are_settled_with_one_statement(consuming: Co
     subscriber.settler.tell_effects = lambda written: None
     seen = statements(subscriber, 40)
     assert counted(batch.id) == (40, 0)
-    written = [sql for sql in seen if "UPDATE sqlqueue_batch_member" in sql]
+    written = [sql for sql in seen if "UPDATE sqlqueue_batch_part" in sql]
     settled = [sql for sql in seen if "sqlqueue_offset" in sql and sql.split()[0] == "UPDATE"]
     assert 1 <= len(written) <= len(settled)
 
