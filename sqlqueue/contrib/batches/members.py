@@ -34,11 +34,12 @@ ROW = "(%s, %s, %s, %s, %s, %s)"
 KEY = "batch, part, consumer_group"
 ADDED = {name: f"sqlqueue_batch_part.{name} | {{new:{name}}}" for name in ("members", "outstanding")}
 CHANGE = "UPDATE sqlqueue_batch_part SET {change} WHERE batch = %s AND part IN ({parts})"
-# What becomes of some members of each part: {bits}. Assignments are done from left to right on MySQL and MariaDB.
+# What becomes of some members of each part: {bits}; plain SQL may name some that there are not. Assignments are done
+# from left to right on MySQL and MariaDB.
 ACKED = "outstanding = outstanding & ~{bits}, dead = dead & ~{bits}"
-DEAD = "outstanding = outstanding & ~{bits}, dead = dead | {bits}"
+DEAD = "outstanding = outstanding & ~{bits}, dead = dead | (members & {bits})"
 WITHDRAWN = "outstanding = outstanding & ~{bits}"
-RETURNED = "outstanding = outstanding | {bits}, dead = dead & ~{bits}"
+RETURNED = "outstanding = outstanding | (members & {bits}), dead = dead & ~{bits}"
 RETURNED_IF_DEAD = "outstanding = outstanding | (dead & {bits}), dead = dead & ~{bits}"
 # Of those that no group was registered for when they were published, the group that settles one first takes the part.
 TAKEN = "consumer_group = %s, "
