@@ -62,13 +62,13 @@ def cancel_batch(id: str) -> bool:
 
 def statuses(log: Log, ids: Sequence[str]) -> dict[str, BatchStatus]:
     """Return how batches stand, by id. Two statements."""
+    batches = list(Batch.objects.using(log.alias).filter(id__in=ids))  # first: one that has ended by then is settled
     total, pending, failed = Counter[str](), Counter[str](), Counter[str]()
-    rows = BatchPart.objects.using(log.alias).filter(batch__in=ids)
-    for batch, members, outstanding, dead in rows.values_list("batch", "members", "outstanding", "dead").iterator():
+    rows = BatchPart.objects.using(log.alias).filter(batch__in=[one.id for one in batches])
+    for batch, members, outstanding, dead in rows.values_list("batch", "members", "outstanding", "dead"):
         total[batch] += members.bit_count()
         pending[batch] += outstanding.bit_count()
         failed[batch] += dead.bit_count()
-    batches = Batch.objects.using(log.alias).filter(id__in=ids)
     return {one.id: _status(one, total[one.id], pending[one.id], failed[one.id]) for one in batches}
 
 
