@@ -41,7 +41,8 @@ DEAD = "outstanding = outstanding & ~{bits}, dead = dead | (members & {bits})"
 WITHDRAWN = "outstanding = outstanding & ~{bits}"
 RETURNED = "outstanding = outstanding | (members & {bits}), dead = dead & ~{bits}"
 RETURNED_IF_DEAD = "outstanding = outstanding | (dead & {bits}), dead = dead & ~{bits}"
-# Of those that no group was registered for when they were published, the group that settles one first takes the part.
+# A member that no group was registered for when it was published is alone in its part: the group that settles it takes
+# that.
 TAKEN = "consumer_group = %s, "
 
 Bits = dict[int, int]  # some members of a batch: bits by part
@@ -61,15 +62,16 @@ class Member(NamedTuple):
 
 
 class Numbers:
-    """Numbers for the members that one thread adds to a batch: no other thread has any of them. origin: of members that
-    share parts."""
+    """Numbers for the members that one thread adds to a batch: no other thread has any of them."""
 
     def __init__(self) -> None:
         self._parts = count(secrets.randbits(56))
         self._last: dict[object, int] = {}
 
     def next(self, origin: object) -> int:
-        """Return the number of one more member."""
+        """Return the number of one more member. origin: of those that share parts with it; None: it gets its own."""
+        if origin is None:
+            return next(self._parts) * BITS
         number = self._last.get(origin, -1) + 1
         if number % BITS == 0:
             number = next(self._parts) * BITS
@@ -121,9 +123,8 @@ def settle(log: Log, writes: Sequence[EffectWrite]) -> None:
             part, bit = divmod(member.number, BITS)
             found[each.lease.ref.group, member.batch, ACKED if each.value else DEAD][part] |= 1 << bit
     for (group, batch, change), bits in sorted(found.items()):
-        missing = len(bits) - _change(log, batch, bits, change, group)
-        if missing and _change(log, batch, bits, TAKEN + change, "", taken_by=[group]) < missing:
-            _change(log, batch, bits, change, group)  # another thread of the group has taken the part meanwhile
+        if _change(log, batch, bits, change, group) < len(bits):
+            _change(log, batch, bits, TAKEN + change, "", taken_by=[group])
 
 
 def withdraw(log: Log, group: str, headers: Iterable[Any]) -> set[str]:

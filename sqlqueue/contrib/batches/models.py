@@ -56,9 +56,10 @@ class Batch(models.Model):
 
 
 class BatchPart(models.Model):
-    """Up to BITS members of a batch that one group gets ("": no group was registered when they were published), a bit
-    each, all of one topic and, as long as its number of partitions stays, of one partition. part: unique in the batch,
-    but for the groups that get the same members; outstanding and dead: those that are not settled, or dead letters."""
+    """Up to BITS members of a batch that one group gets, a bit each, all of one topic and, as long as its number of
+    partitions stays, of one partition. consumer_group: "" for a member alone, which was published before any group was
+    registered; part: unique in the batch, but for the groups that get the same members; outstanding and dead: those
+    that are not settled, or dead letters."""
 
     batch = ExactField(max_length=BATCH_ID)
     part = models.BigIntegerField()

@@ -49,20 +49,21 @@ class Block:
         for message in messages:
             _check(topic, message)
         partitions = published_topic(home_log(), topic).info.partitions
+        if topic not in self._groups and not all(message.group for message in messages):
+            self._groups[topic] = members.groups_of(home_log(), topic)
         named = []
         for message in messages:
             if message.id is None:
                 message.id, message.fresh = new_id(), True
             text = checked_text(message.key, "key", KEY_LENGTH) or checked_text(message.id, "id", ID_LENGTH)
-            origin = topic, partition_of(text, partitions), message.group
+            settled = message.group or self._groups[topic]
+            origin = (topic, partition_of(text, partitions), message.group) if settled else None
             member = Member(self._batch, self._numbers.next(origin))
             message.own = member.headers
             named.append(member)
         return named
 
     def _add(self, topic: str, added: Sequence[tuple[Member, str]]) -> None:
-        if topic not in self._groups and not all(group for _, group in added):
-            self._groups[topic] = members.groups_of(home_log(), topic)
         members.add(home_log(), topic, self._groups.get(topic, ()), added)
 
 

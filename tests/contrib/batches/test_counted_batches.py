@@ -13,6 +13,7 @@ from django.db import connection
 
 from sqlqueue import Batch, NewMessage, Reject, get_batch, publish_many
 from sqlqueue.contrib.batches.ends import check, sweep
+from sqlqueue.log.groups import register
 from tests.contrib.batches.following import CALLED
 from tests.counting import Cost, Costs, Counter, counted
 from tests.logs import LOG
@@ -33,6 +34,7 @@ def reject(delivery: Any) -> None:
 
 def test_a_batch_is_published(steady: Steady) -> None:
     """With a hundred members at once, and then ten one by one."""
+    register(LOG, "default", "t", "latest")
     batch_of(1)
     with counted() as counter:
         batch_of(100)

@@ -36,6 +36,7 @@ def test_more_members_than_one_statement_takes(
 def test_more_members_than_a_part_holds(consuming: Consuming, settings: Any) -> None:
     settings.SQLQUEUE = {**QUICK, "PARTITIONS": 1}
     register(consuming, "sync", lambda delivery: None)
+    consuming.drain()
     with Batch() as batch:
         batch.publish_many("t", range(2 * BITS))
         batch.publish("t", 1)

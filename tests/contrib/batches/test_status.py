@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from sqlqueue import Batch
+from sqlqueue import Batch, NewMessage
 from sqlqueue.contrib.batches import ends, members
 from sqlqueue.contrib.batches.effect import MEMBERS
 from sqlqueue.contrib.batches.members import Member
@@ -64,5 +64,25 @@ def test_a_number_that_no_member_has_changes_nothing(consuming: Consuming, chang
         else:
             MEMBERS.returned(LOG, "t", "default", [headers])
     assert figures(batch.id) == (1, 0, 0)
+    consuming.drain()
+    assert standing(batch.id).state == "succeeded"
+
+
+def test_a_group_takes_over_what_it_settles_of_members_without_a_group_and_no_more(
+    consuming: Consuming, called: list[Any]
+) -> None:
+    with Batch() as batch:
+        batch.publish_many("t", [NewMessage(n, key="k") for n in range(3)])
+    last = BatchPart.objects.order_by("part").last()
+    assert last is not None
+    headers = Member(batch.id, last.part * members.BITS).headers
+    with transaction.atomic():
+        MEMBERS.settle(
+            LOG, [EffectWrite(HeldLease(PartitionRef("away", "t", 0, 0), 1, 2), 3, 1, MEMBERS, True, headers)]
+        )
+    assert figures(batch.id) == (3, 1, 0)
+    MEMBERS.group_removed(LOG, "t", "away")
+    assert figures(batch.id)[0] == 2
+    register(consuming, "sync", lambda delivery: None)
     consuming.drain()
     assert standing(batch.id).state == "succeeded"
