@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cached_property
 from typing import Any
+
+from django.utils.functional import cached_property
 
 from sqlqueue.database.log import Log
 from sqlqueue.database.server_session import Session, session_of_mysql, session_of_postgresql
@@ -142,10 +143,12 @@ class ServerIdentity:
         self.log = log
         self.doubtful = False
 
+    # Django's: that of functools has, before Python 3.12, one lock for all servers, and keeps it while one is asked.
     @cached_property
     def session(self) -> Session:
-        """The session in which the server was looked at first."""
-        return session_of_connection(self.log)
+        """The session in which the server was looked at first: of two threads' looks the one that ended first."""
+        found: Session = self.__dict__.setdefault("session", session_of_connection(self.log))
+        return found
 
     @property
     def identity(self) -> str:

@@ -1,11 +1,17 @@
 """A server that may have forgotten what it has shown is told from one to which only a connection was lost, and from the
 one to which a connection leads unnoticed."""
 
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
 import pytest
-from django.db import connection
+from django.db import connection, connections
 
 from sqlqueue.database import server_session
 from sqlqueue.database.server_identity import ServerChanged, ServerIdentity, SessionReplaced, look, select
+from sqlqueue.database.server_session import Session
 from tests.logs import LOG
 from tests.servers.private import PrivateServer
 from tests.servers.session import crash_a_process
@@ -22,6 +28,41 @@ def known() -> ServerIdentity:
     return server
 
 
+@pytest.fixture
+def looks() -> Iterator[Callable[..., Future[Session]]]:
+    """Looks at a server in a thread of its own; with `hangs` the first statement of it takes until the test's end, or
+    until that event."""
+    ended: list[threading.Event] = []
+
+    def look_there(server: ServerIdentity, hangs: threading.Event | None = None) -> Session:
+        def hang(execute: Callable[..., Any], *given: Any) -> Any:
+            if hangs is not None:
+                asked.set()
+                assert hangs.wait(60)
+            return execute(*given)
+
+        try:
+            with connection.execute_wrapper(hang):
+                return server.session
+        finally:
+            connections.close_all()
+
+    def begin(server: ServerIdentity, hangs: threading.Event | None = None) -> Future[Session]:
+        asked.clear()
+        ended.extend([hangs] if hangs else [])
+        looking = pool.submit(look_there, server, hangs)
+        assert hangs is None or asked.wait(30)
+        return looking
+
+    asked = threading.Event()
+    with ThreadPoolExecutor() as pool:
+        try:
+            yield begin
+        finally:
+            for event in ended:
+                event.set()
+
+
 def proves(server: ServerIdentity) -> bool:
     text, values = server.proof()
     return bool(LOG.execute(f"SELECT CASE WHEN {text} THEN 1 ELSE 0 END", values).fetchone()[0])
@@ -34,6 +75,21 @@ def test_a_lost_connection_alone_changes_nothing(known: ServerIdentity) -> None:
     known.doubtful = True
     known.make_sure()
     assert not known.doubtful
+
+
+@SERVERS
+def test_a_look_that_hangs_keeps_no_other_thread_from_looking(looks: Callable[..., Future[Session]]) -> None:
+    looks(ServerIdentity(LOG), hangs=threading.Event())
+    assert looks(ServerIdentity(LOG)).result(timeout=10).identity
+
+
+@SERVERS
+def test_of_two_looks_at_once_the_one_that_ends_first_counts(looks: Callable[..., Future[Session]]) -> None:
+    server, answers = ServerIdentity(LOG), threading.Event()
+    late = looks(server, hangs=answers)
+    first = looks(server).result(timeout=10)
+    answers.set()
+    assert late.result(timeout=10) is first is server.session
 
 
 @SERVERS
