@@ -20,6 +20,7 @@ from sqlqueue.consumers.handlers.runs import Report
 from sqlqueue.core.settle_plan import Execution
 from sqlqueue.database import retries
 from sqlqueue.database.log import Log
+from sqlqueue.leases import release
 from sqlqueue.leases.acquire import acquire
 from tests.protocol.stage import Actor
 
@@ -93,13 +94,18 @@ class Process:
                 horizon=horizon,
             )
         except Error as error:
-            if retries.classify(error) is retries.ErrorKind.OTHER:
-                raise
-            retries.drop_connection(Log.of(settings.DATABASE))
+            self._let_pass(error)
             return
         for taken in found:
             self.tokens.add(taken.token)
             self.subscription.adopt(taken, float("inf"), self.subscriber.clock())
+
+    def free(self) -> None:
+        """Free its leases as its supervisor does, which leaves them to expire where the database does not answer."""
+        try:
+            release.free(Log.of(settings.DATABASE), self.name)
+        except Error as error:
+            self._let_pass(error)
 
     def run_once(self) -> None:
         """One round of its control thread, balancing left out."""
@@ -110,6 +116,12 @@ class Process:
         """End gracefully, without time to wait for what runs."""
         self.subscriber.stop(timeout=0.0)
         self.subscriber.close()
+
+    @staticmethod
+    def _let_pass(error: Error) -> None:
+        if retries.classify(error) is retries.ErrorKind.OTHER:
+            raise error
+        retries.drop_connection(Log.of(settings.DATABASE))
 
 
 def _listed(given: Any) -> list[Any]:

@@ -31,7 +31,6 @@ from sqlqueue.core.partition import writes as writes_module
 from sqlqueue.database import retries
 from sqlqueue.database.fields import DatabaseNow
 from sqlqueue.database.horizon import Horizon, highest_offset
-from sqlqueue.leases import release
 from sqlqueue.log import collect as collect_module
 from sqlqueue.log import fetch as fetch_module
 from sqlqueue.log.collect import collect
@@ -237,7 +236,7 @@ class SettleMachine(RuleBasedStateMachine):
         elif what.startswith("crash"):
             self.end_process(seat)
             if what == "crash and free":  # by its supervisor
-                self.advance(process.control, 5, partial(release.free, LOG, process.name))
+                self.advance(process.control, 5, process.free)
         else:
             offsets = sorted(self.now.messages)
             target = offsets[(len(offsets) - 1) * share // 3] - (share == 0) if offsets else 0
