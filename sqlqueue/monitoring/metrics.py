@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -20,7 +21,8 @@ from sqlqueue.core import outcomes
 from sqlqueue.core.forks import exit_name
 from sqlqueue.core.settle_plan import SettledAttempt, count_kinds
 from sqlqueue.database import clock
-from sqlqueue.database.log import Log, home_log
+from sqlqueue.database.log import Log, all_logs, home_log
+from sqlqueue.exceptions import ConfigurationError
 from sqlqueue.monitoring.gauges import StatsCollector
 
 BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
@@ -165,6 +167,11 @@ def connect(registry: CollectorRegistry = REGISTRY) -> None:
 
 
 def connect_receivers() -> None:
-    """Connect the receivers that count."""
+    """Connect the receivers that count. The counters that have no other label than the database begin at 0, so that
+    `increase()` sees the first event, too."""
+    with suppress(ConfigurationError):  # a system check reports it
+        for log in all_logs():
+            for counter in (RESULTS_COLLECTED, REFUSED, REFUSED_TICKS):
+                counter.labels(log.label)
     for signal, receiver in RECEIVERS:
         signal.connect(receiver, weak=False, dispatch_uid=UID)

@@ -8,12 +8,13 @@ import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
-from prometheus_client import REGISTRY, CollectorRegistry, Histogram
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
 from sqlqueue import NewMessage, Postpone, Reject, Retry, publish, publish_many
 from sqlqueue.log.ticks import publish_due
 from sqlqueue.models import PeriodicSchedule
+from sqlqueue.monitoring import metrics
 from sqlqueue.stats.cached import recent_survey
 from tests.consuming import QUICK, Consuming
 from tests.log.test_ticks import declared, last_due, schedule, set_back
@@ -167,6 +168,14 @@ def test_django_prometheus_exports_them(change: Change, consuming: Consuming) ->
     names = {family.name for family in text_string_to_metric_families(text)}
     assert {"sqlqueue_published", "sqlqueue_lag_messages", "sqlqueue_handler_seconds"} <= names
     assert 'sqlqueue_published_total{database="",topic="exported"}' in text
+
+
+@pytest.mark.parametrize("counter", [metrics.REFUSED, metrics.REFUSED_TICKS, metrics.RESULTS_COLLECTED])
+def test_a_counter_of_a_database_is_at_0_before_its_first_event(counter: Counter) -> None:
+    counter.clear()
+    metrics.connect_receivers()
+    samples = [one for family in counter.collect() for one in family.samples if one.name.endswith("_total")]
+    assert [(one.labels, one.value) for one in samples] == [({"database": ""}, 0)]
 
 
 @pytest.mark.parametrize(
