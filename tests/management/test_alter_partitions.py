@@ -109,6 +109,18 @@ def test_it_is_carried_on_by_running_it_again() -> None:
     assert under_way(LOG) is None
 
 
+@pytest.mark.database("mariadb", "mysql")
+def test_what_is_left_of_a_change_whose_keys_have_gone_over_is_done_before_the_next_one() -> None:
+    begin(LOG, TOPIC, 6)
+    steps = Repartition(LOG)
+    while (change := under_way(LOG)) is not None and change.going:
+        steps.step()
+    assert change is not None
+    done = run(*ALTER, "8", "--no-input")
+    assert "has 8 partitions" in done.out, done
+    assert [one.partitions for one in epochs(LOG, TOPIC)] == [4, 6, 8]
+
+
 @GATED
 @pytest.mark.long
 def test_killed_at_any_moment_while_many_publish(manage: ManageCommands) -> None:

@@ -169,6 +169,8 @@ class Command(QueueCommand):
         if change is not None and (change.topic, change.later.partitions) == (topic, partitions):
             self.say("It was begun before, and is carried on.")
         else:
+            if change is not None and not change.going and not options["dry_run"]:
+                self._carry_on()  # all keys have gone over, and not all publishers know that
             before = layouts.epochs(log, topic)[-1].partitions
             if before == partitions and self.on_several:
                 self.say(f"Topic {topic!r} has {partitions} partitions already.")
