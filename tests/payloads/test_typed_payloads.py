@@ -2,9 +2,12 @@
 
 import json
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,12 +28,14 @@ from sqlqueue import (
     replay,
     subscribe,
 )
+from sqlqueue.consumers.handlers.delivery import Delivery
 from sqlqueue.exceptions import Unknown
 from sqlqueue.models import DeliveryState, Message, dead_letter_topic
 from sqlqueue.payloads import topic_types
 from sqlqueue.payloads.topic_types import PayloadReader
 from sqlqueue.testing import published
 from tests.consuming import QUICK, Consuming
+from tests.logs import LOG
 from tests.management.running import run
 from tests.payloads import shapes
 from tests.payloads.shapes import Line, OrderPlaced, OrderPlaced2
@@ -519,3 +524,25 @@ class TestQueueschema:
         assert reason.lower() in refused.err.lower()
         typed(settings, None)
         assert "no topic has a payload type" in run("queueschema").err
+
+
+def test_a_payload_that_takes_long_to_read_holds_up_no_other_thread() -> None:
+    asked, answers = threading.Event(), threading.Event()
+
+    def slowly(payload: str, headers: str, body: object) -> str:
+        asked.set()
+        assert answers.wait(60)
+        return payload
+
+    def delivery(payload: str, payloads: object = None) -> Delivery:
+        message = SimpleNamespace(payload=payload, headers=None, body=None)
+        return Delivery(LOG, SimpleNamespace(message=message), payloads)
+
+    with ThreadPoolExecutor() as pool:
+        slow = pool.submit(lambda: delivery("1", SimpleNamespace(read=slowly)).payload)
+        try:
+            assert asked.wait(10)
+            assert pool.submit(lambda: delivery("2").payload).result(timeout=10) == 2
+        finally:
+            answers.set()
+        assert slow.result(timeout=10) == "1"

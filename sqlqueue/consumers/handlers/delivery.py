@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from datetime import datetime, timedelta, timezone
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Generic, overload
+
+from django.utils.functional import cached_property
 
 from sqlqueue.conf import settings
 from sqlqueue.core.codec import decode

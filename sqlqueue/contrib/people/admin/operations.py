@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any, ClassVar
 
 from django import forms
 from django.core.exceptions import BadRequest, ValidationError
+from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue.admin.cells import MomentField
