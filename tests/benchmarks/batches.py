@@ -21,6 +21,7 @@ HANDLERS: dict[str, dict[str, Any]] = {
 
 def settling(members: int, processes: int, partitions: int, payload: Any) -> Iterator[tuple[str, float, float]]:
     """Yield (what, messages a second, messages a second without a batch)."""
+    from sqlqueue.log.groups import register
     from sqlqueue.log.topics import insert
 
     for number, name in enumerate(HANDLERS):
@@ -30,6 +31,7 @@ def settling(members: int, processes: int, partitions: int, payload: Any) -> Ite
             for in_batch in (False, True):
                 topic = f"batches-{number}-{turn}-{int(in_batch)}"
                 insert(LOG, topic, partitions)
+                register(LOG, "bench", topic, "earliest")
                 _publish(topic, count, in_batch, payload)
                 best[in_batch] = max(best[in_batch], count / _drain(topic, name, processes))
         yield f"{name}, without a batch", best[False], best[False]
