@@ -108,6 +108,7 @@ def run(plan: Plan, folder: Path) -> Result:
         django.setup()
         database.prepare()
         make_tables(database)
+        register_groups()
         return Run(plan, folder, database, topology).run()
     finally:
         if topology:
@@ -124,6 +125,16 @@ def make_tables(database: databases.Database) -> None:
             env=os.environ | database.environment | {"DATABASE_URL": database.consumers_url},
             check=True,
         )
+
+
+def register_groups() -> None:
+    """Register the groups of the topic of batches: a batch waits for those that are registered when its members are
+    published."""
+    from sqlqueue.log.groups import register
+
+    for reader in workload.JOB_READERS:
+        if reader.topic == workload.MEMBERS:
+            register(LOG, reader.group, reader.topic)
 
 
 class Run:
