@@ -119,7 +119,9 @@ class TestDashboard:
             "sqlqueue_survey_timestamp_seconds",
             "sqlqueue_topic_partitions",
         }
-        assert families - shown - untold == {"sqlqueue_topic_paused", "sqlqueue_refused_total"}
+        elsewhere = {"sqlqueue_topic_paused", "sqlqueue_refused_total"}
+        missing = families - shown - untold
+        assert missing == elsewhere, f"{sorted(missing - elsewhere)} needs a panel of {DASHBOARD.name}"
 
 
 @pytest.mark.parametrize(("where", "text"), queries(), ids=[f"{n}-{where}" for n, (where, _) in enumerate(queries())])
