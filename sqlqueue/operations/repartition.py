@@ -56,13 +56,6 @@ def begin(log: Log, topic: str, partitions: int) -> Change | None:
 
     Raises ConfigurationError for what cannot be done, among others while another change is under way.
     """
-    if topic.endswith(DEAD_LETTER_SUFFIX):
-        raise ConfigurationError(f"topic {topic!r} has dead letters: its partitions stay")
-    if is_relay_topic(topic):
-        raise ConfigurationError(f"topic {topic!r} has what is on its way to another database: its partition stays")
-    if not 1 <= partitions <= MOST_PARTITIONS:
-        raise ConfigurationError(f"partitions must be 1 to {MOST_PARTITIONS}, not {partitions}")
-    turning.refuse_who_may_not(log)
     if log.dialect.gated:
         retries.run(log, _begin, log, topic, partitions, None)
     else:
@@ -71,14 +64,27 @@ def begin(log: Log, topic: str, partitions: int) -> Change | None:
     return under_way(log)
 
 
-def _begin(log: Log, topic: str, partitions: int, server: ServerIdentity | None) -> None:
-    if not take_duty(log, LAYOUT):
-        raise ConfigurationError("another process changes a topic's partitions at this moment: try again")
-    if change := under_way(log):
+def refuse(log: Log, topic: str, partitions: int, change: Change | None) -> None:
+    """Raise ConfigurationError if a change of a topic's partitions cannot be begun. change: the one that is under way
+    then."""
+    if topic.endswith(DEAD_LETTER_SUFFIX):
+        raise ConfigurationError(f"topic {topic!r} has dead letters: its partitions stay")
+    if is_relay_topic(topic):
+        raise ConfigurationError(f"topic {topic!r} has what is on its way to another database: its partition stays")
+    if not 1 <= partitions <= MOST_PARTITIONS:
+        raise ConfigurationError(f"partitions must be 1 to {MOST_PARTITIONS}, not {partitions}")
+    turning.refuse_who_may_not(log)
+    if change is not None:
         raise ConfigurationError(
             f"the partitions of topic {change.topic!r} are being changed, and one topic's at a time are: let that end"
             f" first (`queuetopic alter {change.topic} --partitions {change.later.partitions}` carries it on)"
         )
+
+
+def _begin(log: Log, topic: str, partitions: int, server: ServerIdentity | None) -> None:
+    if not take_duty(log, LAYOUT):
+        raise ConfigurationError("another process changes a topic's partitions at this moment: try again")
+    refuse(log, topic, partitions, under_way(log))
     present = layouts.epochs(log, topic)[-1]
     if present.partitions == partitions:
         raise ConfigurationError(f"topic {topic!r} has {partitions} partitions already")
@@ -102,6 +108,12 @@ def abort(log: Log, topic: str) -> None:
     once the first keys have gone over: there is no way back then, only onward."""
     if not take_duty(log, LAYOUT):
         raise ConfigurationError("another process is at a step of it at this moment: try again")
+    stay(log, abortable(log, topic))
+
+
+def abortable(log: Log, topic: str) -> Change:
+    """Return the change of a topic's partitions that is under way. Raises ConfigurationError if it cannot be
+    aborted."""
     change = under_way(log)
     if change is None or change.topic != topic or not change.going:
         raise ConfigurationError(f"there is nothing to abort: no change of topic {topic!r} is under way")
@@ -110,7 +122,7 @@ def abort(log: Log, topic: str) -> None:
             f"keys of topic {topic!r} have gone over to the new partitions already, and an order that is kept has no"
             f" way back: let it end, and then alter it to {change.earlier.partitions} partitions again"
         )
-    stay(log, change)
+    return change
 
 
 class Repartition:

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from sqlqueue import publish
 from sqlqueue.consumers.background.duties import CollectorTask
 from sqlqueue.database import turning
-from sqlqueue.log.layout_changes import under_way
+from sqlqueue.log.layout_changes import KEYS, under_way
 from sqlqueue.log.layouts import epochs
 from sqlqueue.models import Layout, Message, Topic
 from sqlqueue.monitoring.gauges import StatsCollector
@@ -103,7 +103,10 @@ def test_it_is_carried_on_by_running_it_again() -> None:
         begin(LOG, TOPIC, 6)
         for _ in range(5):
             Repartition(LOG).step()
-        assert "are being changed" in run(*ALTER, "7", "--no-input").err
+        for how in ("--no-input", "--dry-run"):
+            refused = run(*ALTER, "7", how)
+            assert "are being changed" in refused.err
+            assert "become" not in refused.out
         old.commit()
     assert "carried on" in run(*ALTER, "6", "--no-input").out
     assert under_way(LOG) is None
@@ -116,9 +119,28 @@ def test_what_is_left_of_a_change_whose_keys_have_gone_over_is_done_before_the_n
     while (change := under_way(LOG)) is not None and change.going:
         steps.step()
     assert change is not None
+    first = f"What is left of the change of topic '{TOPIC}' is done first."
+    dry = run(*ALTER, "8", "--dry-run").out
+    assert first in dry
+    assert "6 partitions become 8 others" in dry
+    assert under_way(LOG) == change
     done = run(*ALTER, "8", "--no-input")
+    assert first in done.out
     assert "has 8 partitions" in done.out, done
     assert [one.partitions for one in epochs(LOG, TOPIC)] == [4, 6, 8]
+
+
+@pytest.mark.database("mariadb", "mysql")
+def test_a_dry_run_tells_whether_it_can_be_aborted() -> None:
+    abort = ("queuetopic", "alter", TOPIC, "--abort", "--dry-run")
+    assert "nothing to abort" in run(*abort).err
+    change = begin(LOG, TOPIC, 6)
+    assert "can stay with its 4 partitions" in run(*abort).out
+    assert under_way(LOG) == change
+    steps = Repartition(LOG)
+    while (progress := steps.step()) is not None and progress.stage != KEYS:
+        pass
+    assert "have gone over" in run(*abort).err
 
 
 @GATED

@@ -169,14 +169,18 @@ class Command(QueueCommand):
         if change is not None and (change.topic, change.later.partitions) == (topic, partitions):
             self.say("It was begun before, and is carried on.")
         else:
-            if change is not None and not change.going and not options["dry_run"]:
-                self._carry_on()  # all keys have gone over, and not all publishers know that
+            if change is not None and not change.going:  # all keys have gone over, and not all publishers know that
+                self.say(f"What is left of the change of topic {change.topic!r} is done first.")
+                if not options["dry_run"]:
+                    self._carry_on()
+                change = None
             before = layouts.epochs(log, topic)[-1].partitions
             if before == partitions and self.on_several:
                 self.say(f"Topic {topic!r} has {partitions} partitions already.")
                 return
             if before == partitions:
                 raise CommandError(f"topic {topic!r} has {partitions} partitions already")
+            repartition.refuse(log, topic, partitions, change)
             self._explain(topic, before, partitions)
             question = f"Change topic {topic!r} to {partitions} partitions?"
         if not self.proceed(options, question):
@@ -193,8 +197,12 @@ class Command(QueueCommand):
         """Let a topic stay with its partitions while its change is under way."""
         change = under_way(self.log)
         going = change is not None and change.topic == topic and change.going
-        if options["dry_run"] or (self.on_several and not going):
-            self.say(f"{'A' if going else 'No'} change of topic {topic!r} is under way. Nothing was done.")
+        if self.on_several and not going:
+            self.say(f"No change of topic {topic!r} is under way. Nothing was done.")
+            return
+        if options["dry_run"]:
+            stays = repartition.abortable(self.log, topic).earlier.partitions
+            self.say(f"Topic {topic!r} can stay with its {stays} partitions. Nothing was done.")
             return
         repartition.abort(self.log, topic)
         self._carry_on()
