@@ -36,15 +36,15 @@ class Command(QueueCommand):
         """Add the command's arguments."""
         parser.add_argument("topic")
         parser.add_argument("payload", nargs="?", help="JSON (default, and -: read from standard input)")
-        parser.add_argument("--key", default="", help="messages of one key keep their order")
+        parser.add_argument("--key", help="messages of one key keep their order")
         parser.add_argument("--id", help="publishes nothing if topic and key have a message of this id")
         parser.add_argument(
             "--on-conflict",
             choices=get_args(OnConflict),
             help="with --id or --unique-for: whether such a message that is scheduled stays (default), or is replaced",
         )
-        parser.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="repeatable")
-        parser.add_argument("--priority", type=arguments.whole(0, MOST_PRIORITIES - 1), default=0, help="lower first")
+        parser.add_argument("--header", action="append", metavar="NAME=VALUE", help="repeatable")
+        parser.add_argument("--priority", type=arguments.whole(0, MOST_PRIORITIES - 1), help="lower first")
         times = parser.add_mutually_exclusive_group()
         times.add_argument("--delay", type=arguments.decimal(0, LONGEST_DELAY), help="seconds")
         times.add_argument("--at", type=arguments.moment, help="2030-12-24T18:00:00+01:00: not before this time")
@@ -74,14 +74,15 @@ class Command(QueueCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Publish one message or a file. Raises CommandError and InvalidMessage."""
-        if options["messages"]:
+        if options["messages"] is not None:
             self._publish_file(options)
         else:
             self._publish_one(options)
 
     def _publish_one(self, options: dict[str, Any]) -> None:
-        payload = self._bytes(options) if options["file"] else self._json(options["payload"])
-        named = {name: options[name] for name in NAMED} | {"headers": _headers(options["header"])}
+        payload = self._bytes(options) if options["file"] is not None else self._json(options["payload"])
+        named = {name: options[name] for name in NAMED if options[name] is not None}
+        named["headers"] = _headers(options["header"] or [])
         if options["dry_run"]:
             check(options["topic"], [NewMessage(payload, **named)])
             self.say("The message could be published. Nothing was.")
@@ -115,7 +116,7 @@ class Command(QueueCommand):
             raise CommandError(f"{name} cannot be read: {error.strerror}") from error
 
     def _publish_file(self, options: dict[str, Any]) -> None:
-        if any(options[name] for name in OF_ONE):
+        if any(options[name] is not None for name in OF_ONE):
             raise CommandError("with --messages the file says all of each message: leave the others out")
         name, topic = options["messages"], options["topic"]
         messages = (message_lines.read(number, message, topic) for number, message in _json_lines(name))
