@@ -92,7 +92,8 @@ UP = ("sqlqueue_database_up", "1 if the queue's database answered and took a wri
 
 class StatsCollector:
     """Yields the gauges when a registry collects, labelled with their database. Of a database that is
-    unreachable only the gauge `database_up` is reported, as 0; it is 0 beside the others where no write is taken."""
+    unreachable or misconfigured only the gauge `database_up` is reported, as 0; it is 0 beside the others where no
+    write is taken."""
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Return the gauges without values, so that registering needs no database."""
@@ -101,21 +102,21 @@ class StatsCollector:
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Return the gauges with their current values."""
         try:
-            surveys = {log.label: _survey(log) for log in all_logs()}
+            logs = all_logs()
         except ConfigurationError:
             return [GaugeMetricFamily(*UP, value=0)]
-        return list(_families(surveys))
+        return list(_families({log.label: _survey(log) for log in logs}))
 
 
 def _survey(log: Log) -> Survey | None:
     try:
         return recent_survey.get(log)
-    except Unreachable:
+    except (ConfigurationError, Unreachable):
         return None
 
 
 def _families(surveys: Mapping[str, Survey | None]) -> Iterator[GaugeMetricFamily]:
-    """surveys: by database, None for one that does not answer."""
+    """surveys: by database, None for one that cannot be read."""
     up = {(name,): survey is not None and not survey.writing.fails for name, survey in surveys.items()}
     yield _family(*UP, (), up)
     known = {name: survey for name, survey in surveys.items() if survey is not None}

@@ -14,10 +14,12 @@ from django.urls import clear_url_caches, include, path
 from sqlqueue import ConfigurationError, NewMessage, Reject, consumer, discard, publish, publish_many, replay
 from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.core.keys import database_of
+from sqlqueue.database.log import Log
 from sqlqueue.models import Message, Topic
 from sqlqueue.monitoring import responses
 from sqlqueue.operations.reschedule import republish
 from sqlqueue.stats.cached import recent_survey
+from sqlqueue.stats.survey import Survey
 from sqlqueue.testing import drain, published
 from tests.databases.aliases import BOTH, A, B, spread
 
@@ -147,6 +149,28 @@ def test_endpoints_and_gauges_tell_the_databases_apart(handler: list[Any]) -> No
     for database in BOTH:
         assert f'sqlqueue_dead_letters{{database="{database}",group="g",topic="t"}} 1.0' in text
         assert f'sqlqueue_database_up{{database="{database}"}} 1.0' in text
+
+
+def test_a_database_that_is_misconfigured_hides_no_gauges_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sqlqueue.monitoring import gauges
+
+    publish_both()
+    read = gauges.recent_survey.get
+
+    def get(log: Log) -> Survey:
+        if log.alias == B:
+            raise ConfigurationError("the horizon cannot be probed")
+        return read(log)
+
+    monkeypatch.setattr(gauges.recent_survey, "get", get)
+    found = {
+        (sample.name, sample.labels["database"]): sample.value
+        for family in gauges.StatsCollector().collect()
+        for sample in family.samples
+    }
+    assert (found["sqlqueue_database_up", A], found["sqlqueue_database_up", B]) == (1, 0)
+    assert found["sqlqueue_highest_offset", A] > 0
+    assert ("sqlqueue_highest_offset", B) not in found
 
 
 def test_the_site_is_ready_without_asking_a_second_database_which_may_hang(monkeypatch: pytest.MonkeyPatch) -> None:
