@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sqlqueue import signals
 from sqlqueue.core.logfmt import lines_below, logfmt
 from sqlqueue.monitoring import logs
 from sqlqueue.monitoring.logs import JSONLines
@@ -55,6 +56,19 @@ def test_a_value_that_cannot_be_described_does_no_harm() -> None:
             raise ValueError
 
     assert facts(logfmt("seen", error=Mute()))["error"].endswith("Mute, which cannot be described")
+
+
+def test_a_signals_partitions_are_ranges_and_its_error_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "sqlqueue")
+    sent = {"signal": None, "sender": None}
+    logs.RECEIVERS[signals.lease_acquired](**sent, database="", topic="t", partitions=[7, 0, 2, 1])
+    logs.RECEIVERS[signals.dead_lettered](**sent, database="b", error="Traceback:\n  at\nValueError: no\n")
+    logs.RECEIVERS[signals.group_away](**sent, database="", group="g")
+    assert [record.getMessage() for record in caplog.records] == [
+        "event=lease_acquired topic=t partitions=0-2,7",
+        'event=dead_lettered database=b error="ValueError: no"',
+        'event=group_away group=g meaning="no process serves it, and collection waits for it"',
+    ]
 
 
 def logging_calls() -> Iterator[tuple[Path, ast.Call]]:
