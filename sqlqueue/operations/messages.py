@@ -23,6 +23,7 @@ from sqlqueue.stats.group_status import IN_FLIGHT, open_in, registered_groups
 from sqlqueue.twins import refuse_in_async
 
 AT_ONCE = 500
+READ_AT_ONCE = 5_000  # messages of a partition that one statement passes, in search of a key's
 COLUMNS = ("offset", "topic", "partition", "priority", "partition_key", "target_group")
 
 
@@ -113,9 +114,6 @@ def _add_open(log: Log, messages: Sequence[Message], found: dict[str, Unsettled]
 def _of_any_group(found: dict[str, Unsettled]) -> Unsettled:
     waiting = {offset for its in found.values() for offset in its.waiting}
     return Unsettled(waiting, {offset for its in found.values() for offset in its.in_flight})
-
-
-READ_AT_ONCE = 5_000  # messages of a partition that one statement passes, in search of a key's
 
 
 def acknowledge(
