@@ -22,7 +22,7 @@ from sqlqueue.conf import settings
 from sqlqueue.core.codec import indented_or_compact
 from sqlqueue.core.logfmt import printable
 from sqlqueue.database import retries
-from sqlqueue.database.log import Log, home_log, reading_log
+from sqlqueue.database.log import Log, all_logs, home_log, reading_log
 from sqlqueue.database.tables import pending_migrations
 from sqlqueue.exceptions import SqlqueueError
 from sqlqueue.management import terminal
@@ -89,6 +89,16 @@ class QueueCommand(BaseCommand):
         """The log that an error comes from: the queue's, or the replica if the command reads that."""
         return self._replica or self.log
 
+    def _failing(self) -> Log:
+        """Return the log that an error comes from. A command of no single one asks others for its message, too."""
+        for log in all_logs() if self._log == home_log() and settings.several and self._replica is None else ():
+            try:
+                if pending_migrations(log):
+                    return log
+            except DatabaseError:
+                return log
+        return self.asked
+
     def reading_log(self) -> Log:
         """Return the log for a command that only looks, and say so if it is a replica's. Nothing that changes the
         queue may follow from what is read there."""
@@ -114,11 +124,12 @@ class QueueCommand(BaseCommand):
         except CommandError as error:
             raise CommandError(printable(str(error), keep="\n"), returncode=error.returncode) from error
         except DatabaseError as error:
-            if (first := migrate_first(self.asked, error)) is not None:
+            failing = self._failing()
+            if (first := migrate_first(failing, error)) is not None:
                 raise first from error
             if retries.classify(error) is not retries.ErrorKind.GONE:
                 raise
-            text = f"the database {self.asked.alias!r} does not answer, or cannot write: {error}"
+            text = f"the database {failing.alias!r} does not answer, or cannot write: {error}"
             raise CommandError(printable(text), returncode=UNREACHABLE) from error
         except BrokenPipeError:
             # Python flushes what is left in the buffer when it exits, which would fail again.

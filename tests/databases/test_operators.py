@@ -3,11 +3,13 @@ mistake."""
 
 import re
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
+from django.db import connections
 from django.test import Client, override_settings
 from django.urls import clear_url_caches, include, path
 
@@ -15,6 +17,7 @@ from sqlqueue import ConfigurationError, NewMessage, Reject, consumer, discard, 
 from sqlqueue.consumers.declare.registry import registry
 from sqlqueue.core.keys import database_of
 from sqlqueue.database.log import Log
+from sqlqueue.management.base import UNREACHABLE
 from sqlqueue.models import Message, Topic
 from sqlqueue.monitoring import responses
 from sqlqueue.operations.reschedule import republish
@@ -110,6 +113,19 @@ def test_commands_ask_which_database_where_that_matters(
     settings.SQLQUEUE = databases | {"TOPICS": databases["TOPICS"] | {"alone": {"databases": [B]}}}
     publish("alone", 1)
     assert "key=—" in command("queuetail", "alone", "--from", "earliest", "--no-follow")
+
+
+@pytest.mark.parametrize("words", [("queuepublish", "only-b", "1"), ("queuemessage", "only-b", "--id=x")])
+def test_a_command_says_which_database_does_not_answer(
+    words: tuple[str, ...], databases: dict[str, Any], settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings.SQLQUEUE = {**databases, "TOPICS": {"only-b": {"databases": [B]}}}
+    connections[B].close()
+    for name, value in {"HOST": "127.0.0.1", "PORT": "1", "NAME": str(tmp_path / "none" / "none")}.items():
+        monkeypatch.setitem(connections[B].settings_dict, name, value)
+    with pytest.raises(CommandError, match=f"the database '{B}' does not answer") as refused:
+        command(*words)
+    assert refused.value.returncode == UNREACHABLE
 
 
 def test_a_topic_is_paused_on_all_its_databases(handler: list[Any]) -> None:
