@@ -382,6 +382,14 @@ def test_options_that_cannot_be(consuming: Consuming, options: dict, said: str) 
         pass
 
 
+def test_it_is_refused_in_a_transaction_for_which_it_would_wait_on_leaving(consuming: Consuming) -> None:
+    refused = pytest.raises(ConfigurationError, match="inside a transaction")
+    with transaction.atomic(), refused, subscribe("orders", timeout=0):
+        pass
+    with subscribe("orders", timeout=0) as deliveries:
+        assert not list(deliveries)
+
+
 def test_what_ends_the_engine_is_raised_where_it_is_iterated(consuming: Consuming, monkeypatch) -> None:
     def broken(self: Loop) -> float:
         raise RuntimeError("the engine broke")

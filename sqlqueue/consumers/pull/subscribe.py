@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from asgiref.sync import sync_to_async
 
 from sqlqueue.consumers.declare.registry import Consumer
+from sqlqueue.consumers.engine.subscriber import refuse_transaction
 from sqlqueue.consumers.handlers.connections import CONNECTIONS_LAST
 from sqlqueue.consumers.pull.delivery import PulledDelivery
 from sqlqueue.consumers.pull.engine import PullEngine, pulled_consumer
@@ -187,13 +188,17 @@ def subscribe(
     what is not settled at the end is released, uncharged. While batch_size deliveries are unsettled the iteration
     waits. Of a topic on several databases there is an engine for each. Inside a TestCase use sqlqueue.testing.drain.
 
-    Raises ConfigurationError for options that cannot work, and for a topic that is not declared.
+    Raises ConfigurationError for options that cannot work, for a topic that is not declared, and in a transaction, for
+    whose end the engine would wait.
     """
     refuse_in_async("subscribe", "async with asubscribe(…)")
     if timeout is not None:
         timeout = seconds(timeout, "timeout")
     consumer = pulled_consumer(topic, group, {**options})
-    deliveries = Deliveries(consumer, worked_on(topic, "", None), timeout)
+    logs = worked_on(topic, "", None)
+    for log in logs:
+        refuse_transaction(log)
+    deliveries = Deliveries(consumer, logs, timeout)
     deliveries._start()
     try:
         deliveries._all_started.wait()
