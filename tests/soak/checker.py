@@ -395,6 +395,7 @@ class Checker:
             rerun(first, again)
             or self._divided(first, again)
             or explained.released(first, again.began)
+            or explained.rolled_back(first, again.began)
             or explained.held_up(first, again.began)
         )
 

@@ -161,6 +161,14 @@ class Explanations:
         held_up = [fault for fault in self.harmful(first.began, high) if fault.touches(first.process)]
         return max([high, *(fault.ended + FLUSH_INTERVAL + SLACK for fault in held_up)])
 
+    def rolled_back(self, first: Handling, until: float) -> bool:
+        """Tell whether the engine's own statements may have failed in an atomic handler's transaction, since a fault
+        met the connections of a process that lived on: that charges no attempt."""
+        if not ALIKE[first.topic, first.group].atomic or first.outcome == "fail":
+            return False
+        faults = self.harmful(first.began, min(until, in_flight_until(first)))
+        return any(fault.touches(first.process) and fault.kind not in LEAVES_NOTHING for fault in faults)
+
     def held_up(self, first: Handling, until: float) -> bool:
         """Tell whether another handler may have kept an async one from going on until it was over its time: that
         charges no attempt."""

@@ -17,7 +17,8 @@ what a key waits for      its own outcome: it is not the others' (they can be de
 a later epoch             until the ends of those before are known, and the group has settled what they have of its keys
 a database that is down      as a fault of its partitions' owners; of those that wait for it, too, and of what it relays
 
-On a machine with more to do than the run alone gives it, the bound and RECOVERY are as much longer (Record.crowded).
+On a slow machine, or one with more to do than the run gives it, the bound and RECOVERY are as much longer
+(Record.crowded).
 """
 
 from __future__ import annotations

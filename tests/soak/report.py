@@ -49,7 +49,7 @@ def figures(result: Result) -> dict[str, Any]:
         "drained after (s)": result.drained_after and round(result.drained_after, 1),
         "deliveries left at the last fault": result.backlog,
         "longest unexplained standstill (s)": round(result.standstill, 1),
-        "the machine's load, as a multiple of a run's own": round(record.crowded, 1),
+        "how many times slower than a usual machine of its own": round(record.crowded, 1),
         "longest unexplained wait beside long handlers (s)": round(checker.starving.longest(), 1),
         "connections left": result.clients_left,
         "phases": phase_notes(result),

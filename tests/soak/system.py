@@ -72,6 +72,11 @@ def open_files(pid: int) -> int:
         return 0
 
 
+def runnable() -> int:
+    """Return how many threads of the machine run or want to, this one left out."""
+    return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0]) - 1
+
+
 def is_stopped(pid: int) -> bool:
     """Tell whether a process stands still after SIGSTOP."""
     try:

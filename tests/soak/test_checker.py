@@ -230,6 +230,30 @@ def again_with_the_same_attempt(history: History) -> None:
     history.handle("m", MINUTE + 1, by=OTHER)
 
 
+def an_atomic_one_again_with_the_same_attempt(history: History, kind: str, outcome: str = "ok") -> None:
+    """Handled at 20, when something is done to its process; a minute later another one handles it again."""
+    history.publish("m", topic="ledger")
+    history.handle("m", 20, outcome, topic="ledger", group="book", confirmed=False)
+    history.fault(kind, 20.1, 3, to=ONE)
+    history.acquire(OTHER, MINUTE, topic="ledger", group="book")
+    history.handle("m", MINUTE + 1, topic="ledger", group="book", by=OTHER)
+
+
+@sound
+def rolled_back_by_the_engines_own_error(history: History) -> None:
+    an_atomic_one_again_with_the_same_attempt(history, "silence-consumers")
+
+
+@planted("attempts wrong")
+def rolled_back_by_the_handlers_error(history: History) -> None:
+    an_atomic_one_again_with_the_same_attempt(history, "silence-consumers", "fail")
+
+
+@planted("attempts wrong")
+def rolled_back_with_its_process(history: History) -> None:
+    an_atomic_one_again_with_the_same_attempt(history, "kill-consumer")
+
+
 def left_after_a_fault_held_up_its_commit(history: History, seconds: float) -> None:
     """Handled at 20; its process is told to leave at 40, and another one handles it with the same attempt."""
     history.publish("m")
