@@ -6,6 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import connections, transaction
 
 from sqlqueue import (
@@ -14,6 +15,7 @@ from sqlqueue import (
     InvalidResult,
     LeaseLost,
     NewMessage,
+    asubscribe,
     get_status,
     publish,
     publish_many,
@@ -388,6 +390,16 @@ def test_it_is_refused_in_a_transaction_for_which_it_would_wait_on_leaving(consu
         pass
     with subscribe("orders", timeout=0) as deliveries:
         assert not list(deliveries)
+
+
+def test_its_async_twin_is_refused_there_too(consuming: Consuming) -> None:
+    async def receive() -> None:
+        async with asubscribe("orders", timeout=0):
+            pass
+
+    with transaction.atomic(), pytest.raises(ConfigurationError, match="inside a transaction"):
+        async_to_sync(receive)()
+    async_to_sync(receive)()
 
 
 def test_what_ends_the_engine_is_raised_where_it_is_iterated(consuming: Consuming, monkeypatch) -> None:

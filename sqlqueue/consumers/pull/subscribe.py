@@ -194,11 +194,7 @@ def subscribe(
     refuse_in_async("subscribe", "async with asubscribe(…)")
     if timeout is not None:
         timeout = seconds(timeout, "timeout")
-    consumer = pulled_consumer(topic, group, {**options})
-    logs = worked_on(topic, "", None)
-    for log in logs:
-        refuse_transaction(log)
-    deliveries = Deliveries(consumer, logs, timeout)
+    deliveries = Deliveries(*_checked(topic, group, options), timeout)
     deliveries._start()
     try:
         deliveries._all_started.wait()
@@ -218,14 +214,22 @@ async def asubscribe(
     The engine's thread renews the leases, however long the event loop is busy; nothing in the loop polls. On leaving
     the block, by a cancelled task too, what is not settled is released, uncharged, and the thread has ended.
 
-    Raises ConfigurationError for options that cannot work, and for a topic that is not declared (STRICT_TOPICS).
+    Raises what subscribe does.
     """
     if timeout is not None:
         timeout = seconds(timeout, "timeout")
-    consumer = await sync_to_async(pulled_consumer)(topic, group, {**options})
-    deliveries = AsyncDeliveries(consumer, await sync_to_async(worked_on)(topic, "", None), timeout)
+    deliveries = AsyncDeliveries(*await sync_to_async(_checked)(topic, group, options), timeout)
     try:
         await deliveries._astart()
         yield deliveries
     finally:
         await deliveries._aend()
+
+
+def _checked(topic: str, group: str, options: PullOptions) -> tuple[Consumer, list[Log]]:
+    """Return whom a pull loop receives messages for, and the logs that they are on."""
+    consumer = pulled_consumer(topic, group, {**options})
+    logs = worked_on(topic, "", None)
+    for log in logs:
+        refuse_transaction(log)
+    return consumer, logs
