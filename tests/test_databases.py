@@ -11,9 +11,10 @@ from django.db import OperationalError, connection, transaction
 from tests.app.models import Effect
 from tests.processes import ManageCommands
 from tests.servers import DatabaseChoiceError, choose
+from tests.servers.children import children_of, lives
 from tests.servers.mariadb import PrivateMariaDB
 from tests.servers.mysql import PrivateMySQL
-from tests.servers.postgresql import PrivatePostgreSQL, children_of, lives
+from tests.servers.postgresql import PrivatePostgreSQL
 from tests.servers.private import PrivateServer
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.servers import postgresql
+from tests.servers.children import children_of
 from tests.servers.mariadb import PrivateMariaDB
 from tests.servers.mysql import PrivateMySQL
 from tests.servers.postgresql import PrivatePostgreSQL
@@ -50,4 +50,4 @@ def cpu_seconds(pid: int | None) -> float:
         return 0.0
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime, after the name
-    return own + sum(map(cpu_seconds, postgresql.children_of(pid)))
+    return own + sum(map(cpu_seconds, children_of(pid)))

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 from playwright.sync_api import Browser, Playwright, sync_playwright
 
-from tests.servers.postgresql import children_of
+from tests.servers.children import children_of
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 START_TIMEOUT = 120_000  # ms: a machine that has other things to do

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Error
 
 from tests.browser.chromium import Chromium
-from tests.servers.postgresql import children_of
+from tests.servers.children import children_of
 
 
 def test_one_that_stands_still_is_killed_and_another_one_follows(driven: Chromium) -> None:

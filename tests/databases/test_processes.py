@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -224,14 +223,9 @@ def test_consumers_start_beside_a_database_that_hangs(
     published(consumers, A, "a-before")
     published(consumers, B, "b-before")
     connections[B].close()
-    pid = second_server.pid
-    assert pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    with second_server.frozen():
         consumers.start("steady", relay_topic(B))
         wait_until(lambda: handled(consumers, "a-before"))
-    finally:
-        os.kill(pid, signal.SIGCONT)
     wait_until(lambda: handled(consumers, "b-before"))
 
 

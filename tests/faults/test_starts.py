@@ -13,7 +13,7 @@ from tests.consumer_processes import GROUP, Consumers
 from tests.logs import LOG
 from tests.processes import ROOT, ManageCommands
 from tests.progress import wait_until_settled
-from tests.servers.postgresql import children_of
+from tests.servers.children import children_of
 from tests.servers.private import PrivateServer
 
 # What `manage.py` gets as its words, as process 1 of a namespace of its own: nothing ends that by default but SIGKILL.

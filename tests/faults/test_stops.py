@@ -1,7 +1,6 @@
 """Consumer processes that are stopped while their database does not answer any more end all the same."""
 
 import json
-import os
 import signal
 from pathlib import Path
 
@@ -45,10 +44,6 @@ def test_a_frozen_server_does_not_keep_processes_from_ending(
     )
     command.wait_for_line("event=lease_acquired")
     connection.close()
-    assert database_server.pid is not None
-    os.kill(database_server.pid, signal.SIGSTOP)
-    try:
+    with database_server.frozen():
         command.terminate()
         assert command.wait(30) == -signal.SIGALRM
-    finally:
-        os.kill(database_server.pid, signal.SIGCONT)

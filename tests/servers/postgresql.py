@@ -5,10 +5,10 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 from tests.processes import wait_until
+from tests.servers.children import children_of, lives
 from tests.servers.private import PrivateServer, ServerError, find_program
 
 ACCOUNT = "postgres"  # Debian's package makes it; the server refuses to run as root
@@ -101,24 +101,3 @@ def lets_in(client: socket.socket) -> bool:
     """Tell whether what a client has just been connected to lets it in."""
     client.sendall(struct.pack("!I", len(STARTUP) + 4) + STARTUP)
     return client.recv(1) == b"R"
-
-
-def children_of(pid: int) -> Iterator[int]:
-    """Yield the process ids of a process's children: each leads a process group of its own."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        if (state := state_of(folder)) is not None and state[1] == pid:
-            yield int(folder.name)
-
-
-def lives(pid: int) -> bool:
-    """Return whether a process runs; one that is not reaped yet does not."""
-    state = state_of(Path("/proc") / str(pid))
-    return state is not None and state[0] not in "ZX"
-
-
-def state_of(folder: Path) -> tuple[str, int] | None:
-    """Return a process's state and its parent; None if it is gone."""
-    with contextlib.suppress(OSError):
-        state, parent, *_ = (folder / "stat").read_text(errors="replace").rpartition(") ")[2].split()
-        return state, int(parent)
-    return None

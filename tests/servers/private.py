@@ -10,10 +10,12 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from tests.servers.children import children_of
 from tests.servers.ending import unwind_when_terminated
 
 # Unix refuses longer paths of sockets (108 bytes on Linux, 104 on the BSDs).
@@ -130,6 +132,25 @@ class PrivateServer(ABC):
     def kill(self) -> None:
         """End the server at once, as a crash does; its data stays."""
         self._end(self.kill_signal)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let nothing of the server move (SIGSTOP), as on a machine that hangs."""
+        assert self.pid is not None
+        pids = [self.pid]
+        try:
+            os.kill(self.pid, signal.SIGSTOP)  # it starts no more of them
+            pids += children_of(self.pid)
+            self._signal(pids, signal.SIGSTOP)
+            yield
+        finally:
+            self._signal(reversed(pids), signal.SIGCONT)
+
+    @staticmethod
+    def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def restart(self) -> None:
         """Shut down and start again on the same port."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.processes import ROOT
-from tests.servers.postgresql import children_of
+from tests.servers.children import children_of
 
 GRACE = 5.0  # seconds for a worker that is asked to stop
 
