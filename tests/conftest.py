@@ -33,8 +33,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DATABASE = pytest.StashKey[TestDatabase]()
-# Folders whose tests start consumers. Run alone, each database's target has them.
-OF_CONSUMERS: Final = ("consumers", "contrib", "databases", "deployment", "example", "faults", "management")
+# Folders whose tests are about what stands above the log's own statements. `make test` runs them on MariaDB alone.
+ABOVE_THE_LOG: Final = (
+    *("admin", "api", "asynchronous", "consumers", "contrib", "databases", "deployment", "example", "faults"),
+    *("leases", "management", "monitoring", "races", "stats", "tasks", "tracing"),
+)
 # What make test-spark and make test-browser install for their suites; the header says what is absent.
 NEEDS = {"contrib/spark": "pyspark", "browser": "playwright"}
 if django.VERSION < (6, 0):
@@ -110,7 +113,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if once and name != "sqlite" and not of_servers:
         pytest.skip("does the same whatever the database is: the run on sqlite has it")
     if "SUITES" in os.environ and name == "sqlite" and not once and _is_left_to_mariadb(item):
-        pytest.skip("starts consumers: beside others the run on mariadb has it; make test-sqlite runs it here")
+        pytest.skip("beside other suites the run on mariadb has it; make test-sqlite runs it here")
 
 
 def _touches_no_database(item: pytest.Item) -> bool:
@@ -124,12 +127,12 @@ def _touches_no_database(item: pytest.Item) -> bool:
 
 
 def _is_left_to_mariadb(item: pytest.Item) -> bool:
-    """Return whether `make test` runs this one on MariaDB alone: most of its time is that of consumers at work."""
+    """Return whether `make test` runs this one on MariaDB alone."""
     folder = item.path.relative_to(item.config.rootpath / "tests").parts[0]
     named = [marker.args for marker in item.iter_markers("database")]
     long = [marker.args for marker in item.iter_markers("long")]
     return (
-        folder in OF_CONSUMERS
+        folder in ABOVE_THE_LOG
         and all("mariadb" in names for names in named)
         and not any("mariadb" in on for on in long)
     )
