@@ -9,6 +9,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 HOST = "127.0.0.1"
@@ -265,7 +266,8 @@ class End(asyncio.Protocol):
                 self.peer.transport.write(piece)
             else:
                 self.over = True
-                self.peer.transport.write_eof()
+                with suppress(OSError):  # the other side has gone already
+                    self.peer.transport.write_eof()
         if self.over and self.peer.over:
             for end in (self, self.peer):
                 end.transport.close()
