@@ -126,9 +126,11 @@ class Progress:
         for (topic, group, _), handlings in handled.items():
             self._begins[topic, group, handlings[0].partition].append(handlings[0].began)
             self._all_begins[topic, group, handlings[0].partition] += [handling.began for handling in handlings]
-        # What each process has begun again that was in flight in another one.
+        # What each process has begun that was in flight in another one, which had begun it or not.
         self._in_doubt: dict[int, list[Handling]] = defaultdict(list)
         for handlings in handled.values():
+            if handlings[0].attempt > 1:
+                self._in_doubt[handlings[0].process].append(handlings[0])
             for before, again in pairwise(handlings):
                 if again.process != before.process:
                     self._in_doubt[again.process].append(again)
@@ -189,7 +191,8 @@ class Progress:
                 if transaction is not None and transaction.told is not None:
                     since = max(transaction.told, free[ordering_queue] if ordering_queue else 0.0)
                     since = max(since, self._epochs.free(group_partition))
-                    yield group_partition, first.id, since, first.began, begun
+                    in_doubt = self._line_in_doubt(first, since) if first.attempt > 1 else []
+                    yield group_partition, first.id, since, first.began, sorted(begun + in_doubt) if in_doubt else begun
                 for handling in self._line_of(first):
                     insort(begun, handling.began)
                 if ordering_queue:
@@ -212,13 +215,15 @@ class Progress:
                 delay = WAIT if (topic, handling.outcome) == ("waiting", "retry") else MOST_DELAY
                 if ALIKE[topic, group].batch:
                     line = self._all_begins[group_partition]
+                elif by is None or by.process == handling.process:
+                    line = []
                 else:
-                    line = self._line_in_doubt(handling, by, ended + delay)
+                    line = self._line_in_doubt(by, ended + delay)
                 yield group_partition, id, ended + delay, again, line
 
-    def _line_in_doubt(self, handling: Handling, again: Handling | None, since: float) -> list[float]:
-        """Return when what could come first was begun, if a message was in doubt and has waited for long."""
-        if again is None or again.process == handling.process or again.began - since <= self.bound:
+    def _line_in_doubt(self, again: Handling, since: float) -> list[float]:
+        """Return when what could come first was begun, if a message that was in doubt has waited for long."""
+        if again.began - since <= self.bound:
             return []
         place = again.topic, again.group, again.partition
         return sorted(

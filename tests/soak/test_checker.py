@@ -1059,6 +1059,35 @@ def a_message_in_doubt_comes_after_those_behind_it(history: History) -> None:
     in_flight_at_a_kill(history, BOUND / 2 + 1, (1, 2, 3, 4, 0))
 
 
+def in_flight_and_never_begun(history: History, attempt: int) -> None:
+    """Messages of two partitions, charged in flight: their process is killed before it has begun one. Another one
+    begins those of one partition first, one by one."""
+    keys = [f"k{number}" for number in range(100)]
+    first = [key for key in keys if partition_of(key, PARTITIONS) == 0][:3]
+    second = [key for key in keys if partition_of(key, PARTITIONS) == 1][:1]
+    history.acquire(ONE, 1, partition=1)
+    for key in (*first, *second):
+        history.publish(f"of-{key}", key=key, at=9)
+    history.fault("kill-consumer", 10.5, to=ONE)
+    for partition in (0, 1):
+        history.acquire(OTHER, 11, partition=partition)
+    for place, key in enumerate((*first, *second), start=1):
+        began = 10.5 + UNSERVED + RECOVERY + place * (BOUND - 1)
+        partition = partition_of(key, PARTITIONS)
+        history.handle(f"of-{key}", began, attempt=attempt, by=OTHER, partition=partition)
+    history.record.until = 300.0
+
+
+@sound
+def messages_in_doubt_that_were_never_begun_come_one_by_one(history: History) -> None:
+    in_flight_and_never_begun(history, 2)
+
+
+@planted("stood still")
+def messages_that_were_never_in_flight_do_not_wait_for_those_of_other_partitions(history: History) -> None:
+    in_flight_and_never_begun(history, 1)
+
+
 @planted("stood still")
 def never_begun_although_the_run_went_on(history: History) -> None:
     one, other = of_one_partition(2)
