@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 import tempfile
@@ -15,7 +14,7 @@ from typing import Any
 from tests.servers.mariadb import PrivateMariaDB
 from tests.servers.private import PrivateServer
 from tests.soak.proxy import Proxy
-from tests.soak.system import all_pids, descendants, opens, signal_if_there
+from tests.soak.system import all_pids, opens
 from tests.soak.workload import IDLE_TIMEOUT, PACKET
 
 NAME = "soak"
@@ -121,15 +120,8 @@ class ServerDatabase(Database):
             connections.close_all()
 
     def _freeze(self, seconds: float) -> None:
-        assert self.server.pid
-        pids = [self.server.pid, *descendants(self.server.pid)]
-        for pid in pids:
-            signal_if_there(pid, signal.SIGSTOP)
-        try:
+        with self.server.frozen():
             time.sleep(seconds)
-        finally:
-            for pid in pids:
-                signal_if_there(pid, signal.SIGCONT)
 
     def _read_only(self, seconds: float) -> None:
         try:
